@@ -35,6 +35,7 @@ weft_status weft_error_set(const char *file, int line, const char *function, wef
     va_end(args);
 
     current.status = status;
+    current.is_unknown = false;
     current.is_shared = false;
     current.own_at = 0;
     memcpy(current.text, text, sizeof text);
@@ -106,6 +107,12 @@ weft_status weft_error_context(weft_status status, const char *format, ...)
     return status;
 }
 
+weft_status weft_error_unknown(weft_status status)
+{
+    current.is_unknown = status != WEFT_OK;
+    return status;
+}
+
 weft_status weft_error_of_rank(weft_status status, int rank)
 {
     if (status == WEFT_OK || current.own_at > 0)
@@ -132,6 +139,7 @@ void weft_error_clear(void)
 {
     current.status = WEFT_OK;
     current.text[0] = current.key[0] = '\0';
+    current.is_unknown = false;
     current.is_shared = false;
     current.own_at = 0;
     current.num_frames = 0;

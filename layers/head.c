@@ -358,15 +358,6 @@ static void head_destroy(weft_layer *layer)
     weft_layer_free(layer);
 }
 
-weft_status weft_head_add_mtp(weft_layer *layer, weft_layer *mtp)
-{
-    head *h = (head *)layer;
-    if (!mtp)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the head's predictions");
-    h->mtp[h->num_mtp++] = mtp;
-    return weft_layer_take(mtp);
-}
-
 static const weft_layer_ops head_ops = {
     .struct_bytes = sizeof head_ops,
     .kind = "head",
@@ -386,4 +377,31 @@ static const weft_layer_ops head_ops = {
 weft_layer *weft_head_create(const weft_model_options *options)
 {
     return weft_layer_new(&head_ops, sizeof(head), options);
+}
+
+weft_status weft_head_add_mtp(weft_layer *layer, const weft_model_options *options,
+                              weft_layer *block)
+{
+    head *h = (head *)layer;
+    weft_status status = WEFT_OK;
+    if (!layer || layer->ops != &head_ops)
+        status = WEFT_ERROR(WEFT_CONFIG, "a depth of multi-token prediction stands behind no head");
+    else if (h->num_mtp == WEFT_MAX_MTP_LAYERS)
+        status = WEFT_ERROR(WEFT_CONFIG, "a head has at most %d depths of multi-token prediction",
+                            WEFT_MAX_MTP_LAYERS);
+    if (status != WEFT_OK) {
+        weft_layer_destroy(block);
+        return status;
+    }
+    weft_layer *mtp = weft_mtp_create(options, block, h->num_mtp + 1);
+    if (!mtp)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the head's predictions");
+    h->mtp[h->num_mtp++] = mtp;
+    return weft_layer_take(mtp);
+}
+
+const weft_layer *weft_head_mtp_block(const weft_layer *layer, int depth)
+{
+    const head *h = (const head *)layer;
+    return depth < h->num_mtp ? weft_mtp_block(h->mtp[depth]) : NULL;
 }

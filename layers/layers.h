@@ -97,10 +97,11 @@ weft_status weft_pass_enter_deferred(weft_pass *pass, const weft_tensor *x,
                                      weft_tensor *full) WEFT_CHECKED;
 
 /* A norm in two halves: [2, H], of weight and of bias. Gathered weights are copied, since they are
- * not gathered for the second half. A ring's gradients are made here, since their slot is filled in
+ * not gathered for the second half. A ring's gradients are made here where their slot is filled in
  * the second half. Both lie in the deferred memory whether needed or not: they are small. */
 typedef struct weft_norm_deferred {
     weft_tensor weights, gradients;
+    bool later; /* gradients are made here */
 } weft_norm_deferred;
 /* In the first half, before the next functions. */
 weft_status weft_norm_defer(weft_pass *pass, const weft_norm *norm,
@@ -149,13 +150,19 @@ weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options 
 /* An MLP of global width `ffn` and these modules; NULL when memory is short. */
 weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn, unsigned modules);
 
-/* A depth of multi-token prediction, from 1, around a block, which it takes; NULL when memory is
- * short. The head gives it the embedding, and says whether it is the first to write its gradient;
- * and it takes the depths in turn, frees them, and computes their losses. */
+/* A depth of multi-token prediction, from 1, around a block, whose owner it is from here on; NULL
+ * after an error. The head gives it the embedding, and says whether it is the first to write its
+ * gradient. */
 weft_layer *weft_mtp_create(const weft_model_options *options, weft_layer *block, int depth);
 void weft_mtp_embed(weft_layer *mtp, weft_parameter *words, bool writes);
+const weft_layer *weft_mtp_block(const weft_layer *mtp);
 enum { WEFT_MAX_MTP_LAYERS = 8 };
-weft_status weft_head_add_mtp(weft_layer *head, weft_layer *mtp) WEFT_CHECKED;
+/* Adds the next depth, with this block. The head computes its loss and frees it. WEFT_CONFIG: the
+ * layer is no head; the block is freed. */
+weft_status weft_head_add_mtp(weft_layer *head, const weft_model_options *options,
+                              weft_layer *block) WEFT_CHECKED;
+/* The block of a depth, from 0; NULL: the head does not have so many. */
+const weft_layer *weft_head_mtp_block(const weft_layer *head, int depth);
 
 /* Allocates a zeroed layer whose first member is the base and second the options. */
 weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,

@@ -303,6 +303,7 @@ weft_status weft_norm_defer(weft_pass *pass, const weft_norm *norm, weft_norm_de
     const size_t cols = norm->weight->weight.dims[0];
     WEFT_TRY(weft_pass_deferred(pass, norm->weight->weight.dtype, 2, cols, &out->weights));
     WEFT_TRY(weft_pass_deferred(pass, WEFT_F32, 2, cols, &out->gradients));
+    out->later = uses_ring(pass, norm, false) && !pass->leaves;
     for (size_t i = 0; i < 2 && uses_ring(pass, norm, true); i++)
         if (of[i])
             WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), row_of(&out->weights, i),
@@ -326,7 +327,7 @@ weft_status weft_norm_backward_deferring(weft_pass *pass, const weft_norm *norm,
                                          const weft_norm_deferred *d, weft_tensor *dx)
 {
     weft_lane *lane = weft_pass_lane(pass);
-    const bool later = d && weft_pass_defers(pass) && uses_ring(pass, norm, false);
+    const bool later = d && weft_pass_defers(pass) && d->later;
     float *dbias = norm->bias ? norm->bias->grad : NULL;
     if (later)
         dbias = norm->bias ? row_of(&d->gradients, 1) : NULL;
@@ -348,7 +349,7 @@ weft_status weft_norm_end_deferred(weft_pass *pass, const weft_norm *norm,
                                    const weft_norm_deferred *d)
 {
     const weft_parameter *of[] = {norm->weight, norm->bias};
-    for (size_t i = 0; i < 2 && uses_ring(pass, norm, false); i++)
+    for (size_t i = 0; i < 2 && d->later; i++)
         if (of[i])
             WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), of[i]->grad, row_of(&d->gradients, i),
                                     d->gradients.dims[1] * sizeof(float)));

@@ -205,3 +205,8 @@ weft_layer *weft_mtp_create(const weft_model_options *options, weft_layer *block
     m->depth = (size_t)depth;
     return &m->common.base;
 }
+
+const weft_layer *weft_mtp_block(const weft_layer *layer)
+{
+    return ((const mtp *)layer)->block;
+}

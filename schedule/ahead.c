@@ -31,3 +31,18 @@ bool weft_ahead_find(const weft_cursor *c, int passed, uint32_t *lanes, uint32_t
     }
     return false;
 }
+
+weft_cursor weft_program_set_aside(weft_cursor *c)
+{
+    const weft_cursor aside = *c;
+    c->at++;
+    return aside;
+}
+
+weft_status weft_program_end_again(const weft_cursor *c, uint32_t task)
+{
+    const weft_executor *executor = c->executor;
+    return c->is_ordered ? WEFT_OK
+                         : weft_lane_record(executor->lanes[c->program->tasks[task].lane],
+                                            executor->done[task]);
+}

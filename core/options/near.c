@@ -59,6 +59,7 @@ static const struct {
     {"steps num_steps max_steps total_steps iters max_iters num_iters epochs", "train_iters"},
     {"max_grad_norm gradient_clipping", "clip_grad"},
     {"wd", "weight_decay"},
+    {"frozen_parameters freeze frozen_layers", "parameter_rules"},
     {"random_seed", "seed"},
     {"dtype bf16 fp16", "precision"},
     {"activation_checkpointing gradient_checkpointing", "recompute_granularity"},

@@ -16,6 +16,8 @@ struct weft_trace {
     int num_lane_names, num_rank_names;
     const weft_trace_letters *letters; /* borrowed */
     int num_letters;
+    const weft_trace_fact *facts; /* borrowed */
+    int num_facts;
 };
 
 weft_status weft_trace_create(weft_trace **out)
@@ -128,6 +130,12 @@ void weft_trace_name_lanes(weft_trace *trace, const char *const *names, int coun
     trace->num_lane_names = count;
 }
 
+void weft_trace_tell(weft_trace *trace, const weft_trace_fact *facts, int count)
+{
+    trace->facts = facts;
+    trace->num_facts = count;
+}
+
 void weft_trace_explain(weft_trace *trace, const weft_trace_letters *rows, int count)
 {
     trace->letters = rows;
@@ -206,12 +214,26 @@ static void write_json_name(const char *kind, const weft_track *track, const cha
     fprintf(out, "}},\n");
 }
 
+static void write_json_facts(const weft_trace *trace, FILE *out)
+{
+    for (int i = 0; i < trace->num_facts; i++) {
+        fputs(i ? "," : "\"otherData\":{", out);
+        write_json_text(trace->facts[i].name, out);
+        fputc(':', out);
+        write_json_text(trace->facts[i].text, out);
+    }
+    if (trace->num_facts > 0)
+        fputs("},", out);
+}
+
 weft_status weft_trace_write_json(const weft_trace *trace, FILE *out)
 {
     weft_track *tracks;
     size_t num_tracks;
     WEFT_TRY(weft_trace_tracks(trace, &tracks, &num_tracks));
-    fprintf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    fputs("{\"displayTimeUnit\":\"ms\",", out);
+    write_json_facts(trace, out);
+    fputs("\"traceEvents\":[\n", out);
     for (size_t i = 0; i < num_tracks; i++) {
         const char *lane = weft_trace_lane_name(trace, tracks[i].lane);
         const char *rank = weft_trace_rank_name(trace, tracks[i].rank);

@@ -55,6 +55,12 @@ void weft_trace_explain(weft_trace *trace, const weft_trace_letters *rows,
 /* NULL where nobody explained them. */
 const char *weft_trace_letters_text(const weft_trace *trace, const char *letters);
 
+/* What the trace is of, for its JSON ("otherData"). */
+typedef struct weft_trace_fact {
+    const char *name, *text;
+} weft_trace_fact;
+void weft_trace_tell(weft_trace *trace, const weft_trace_fact *facts, int count); /* borrowed */
+
 /* Chrome trace JSON ("traceEvents", complete events, process = rank, thread = lane). */
 weft_status weft_trace_write_json(const weft_trace *trace, FILE *out) WEFT_CHECKED;
 /* An SVG: a row for each track, a box for each slice with its name where it fits, a time axis and a

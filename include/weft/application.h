@@ -17,7 +17,7 @@ extern "C" {
 /* Every part is optional. Borrowed until weft_application_main returns. */
 typedef struct weft_application {
     size_t struct_bytes;
-    weft_model_function build; /* NULL: the model that the config describes */
+    weft_model_function build; /* NULL: the family's, or the model that the config describes */
     /* The program's own section of the config: its name, a line for --help, its rows, and the size
      * of the struct that they fill. The library allocates and fills one such struct for each
      * config; weft_model_own_options gives it to `build`. */
@@ -29,8 +29,7 @@ typedef struct weft_application {
     /* The dataset where the config sets neither data.data_path nor data.mock_data; the config then
      * sets model.vocab_size. NULL: none. */
     weft_sample_function sample;
-    /* Families that import and export know besides Weft's own, and before them (<weft/family.h>).
-     */
+    /* Families beside Weft's own, and before them (<weft/family.h>). */
     const weft_family *const *families;
     size_t num_families;
 } weft_application;

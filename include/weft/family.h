@@ -1,6 +1,7 @@
-/* A family of models as Hugging Face's files hold it: how its config.json is section "model", and a
- * table of names. One table serves import and export, and is total in both directions: each tensor
- * of the files is used once or named in `ignored`, each element of each parameter is filled once.
+/* A family of models: a function that adds its layers, what its models always have, and how Hugging
+ * Face's files hold one: how their config.json is section "model", and a table of names. One table
+ * serves import and export, and is total in both directions: each tensor of the files is used once
+ * or named in `ignored`, each element of each parameter is filled once.
  *
  * Names are patterns: {layer} and {expert} stand for numbers from 0. A row holds for those layers
  * and experts whose parameter the model has, so that one table is of dense and MoE layers, of tied
@@ -85,12 +86,18 @@ typedef struct weft_family {
     bool scales_scores;      /* YaRN's mscale_all_dim is of attention's scores as well */
     /* Why Weft has another function than these options are for; NULL: it has not. Optional. */
     const char *(*check)(const weft_model_options *options);
+    /* Adds the layers of a model whose config names the family (model.family is model_type). NULL:
+     * weft_model_build_gpt does. */
+    weft_model_function build;
     const weft_family_fixed *fixed;
     const weft_family_key *keys;
     const weft_family_name *names;
     const char *const *ignored; /* patterns of tensors that are no parameters */
     size_t num_fixed, num_keys, num_names, num_ignored;
 } weft_family;
+
+/* `check` of a family with DeepSeek's router: sigmoids, groups of experts, a shared one. */
+const char *weft_family_check_router(const weft_model_options *options);
 
 #ifdef __cplusplus
 }

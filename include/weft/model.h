@@ -131,6 +131,7 @@ typedef struct weft_model_options {
     int moe_router_load_balancing_type;                    /* weft_load_balancing */
     int64_t mtp_num_layers; /* depths of multi-token prediction; 0: none */
     double mtp_loss_scaling_factor;
+    const char *family; /* whose function adds the layers (<weft/family.h>); NULL: there is none */
 } weft_model_options;
 
 /* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a
@@ -143,6 +144,12 @@ weft_layer *weft_embedding_create(const weft_model_options *options);
 /* Causal self-attention, with grouped queries or multi-head latent; rotary positions where the
  * options ask. */
 weft_layer *weft_attention_create(const weft_model_options *options);
+/* Of a model some of whose layers have the window or the chunks: one with it, and rotary_base_local
+ * where that is set; one that sees all tokens. */
+weft_layer *weft_attention_create_windowed(const weft_model_options *options);
+weft_layer *weft_attention_create_whole(const weft_model_options *options);
+/* Of a model some of whose layers have no rotary positions: one of those. */
+weft_layer *weft_attention_create_without_positions(const weft_model_options *options);
 /* GELU or, gated, SwiGLU or GEGLU, of width ffn_hidden_size. */
 weft_layer *weft_mlp_create(const weft_model_options *options);
 /* Router, experts and, where the options ask, a shared expert. num_experts > 0. */
@@ -165,6 +172,10 @@ weft_status weft_model_add_embedding(weft_model *model,
 weft_status weft_model_add_block(weft_model *model, const weft_model_options *options,
                                  weft_layer *attention, weft_layer *mlp) WEFT_CHECKED;
 weft_status weft_model_add_head(weft_model *model, const weft_model_options *options) WEFT_CHECKED;
+/* Adds to the model's head, its last layer so far, a depth of multi-token prediction with a block
+ * of these layers, whose owner it is from here on. WEFT_CONFIG: the last layer is no head. */
+weft_status weft_model_add_mtp(weft_model *model, const weft_model_options *options,
+                               weft_layer *attention, weft_layer *mlp) WEFT_CHECKED;
 /* Whether moe_layer_freq makes decoder layer `index` an MoE layer. */
 bool weft_model_is_moe_layer(const weft_model_options *options, int64_t index);
 /* Whether attention of decoder layer `index` has the window, or the chunks. */
@@ -178,7 +189,7 @@ typedef weft_status (*weft_model_function)(weft_model *model, const weft_model_o
 /* The struct that the application's own section filled (<weft/application.h>); NULL: it has none.
  * Borrowed; lives as long as the model. */
 const void *weft_model_own_options(const weft_model *model);
-/* The model that the options describe: GPT-2-, Llama- and Mixtral-shaped stacks. */
+/* The model that the options describe, whose config names no family. */
 weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options) WEFT_CHECKED;
 
 #ifdef __cplusplus

@@ -66,10 +66,11 @@ typedef struct weft_error {
     weft_status status;
     char text[WEFT_ERROR_TEXT_BYTES];
     char key[WEFT_ERROR_KEY_BYTES]; /* the config's "section.key" that is wrong; "": none known */
-    bool is_shared;                 /* every rank of a group has this error; `speaker` reports it */
-    int speaker;                    /* a rank of the world */
-    int found_by; /* where own_at is not 0: the rank of the world whose error it was */
-    int own_at;   /* where in text that rank's own words begin, behind "rank 3: "; 0: unknown */
+    bool is_unknown; /* of what a file holds that Weft does not know: the file may be good */
+    bool is_shared;  /* every rank of a group has this error; `speaker` reports it */
+    int speaker;     /* a rank of the world */
+    int found_by;    /* where own_at is not 0: the rank of the world whose error it was */
+    int own_at;      /* where in text that rank's own words begin, behind "rank 3: "; 0: unknown */
     int num_frames;
     weft_error_where frames[WEFT_ERROR_MAX_FRAMES];
 } weft_error;
@@ -89,6 +90,9 @@ weft_status weft_error_key(weft_status status, const char *key);
 /* Puts "context: " before the record's text, such as "layer 12 moe". Returns `status`. */
 weft_status weft_error_context(weft_status status, const char *format, ...) WEFT_PRINTF(2, 3);
 
+/* Notes that the current record is of what a file holds that Weft does not know. Returns `status`.
+ */
+weft_status weft_error_unknown(weft_status status);
 /* Puts "rank 3: " before the text: that rank of the world had the error. A text that begins so
  * already stays. Returns `status`. */
 weft_status weft_error_of_rank(weft_status status, int rank);

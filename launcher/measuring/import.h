@@ -14,7 +14,7 @@ enum { WEFT_IMPORT_MAX_NOTES = 24, WEFT_IMPORT_NOTE_BYTES = 224 };
 
 typedef struct weft_import {
     weft_cluster cluster;
-    bool has_nodes, has_ranks, has_links; /* a file tells them */
+    bool has_nodes, has_ranks; /* a file tells them */
     /* Of curves of collectives: the ranks of a node that ran beside each other, and the file; 0:
      * not from nccl-tests. */
     int curve_ranks[WEFT_NUM_COSTS];

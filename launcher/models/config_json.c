@@ -8,7 +8,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/json_write.h"
-#include "launcher/models/families.h"
+#include "launcher/planning/families.h"
 #include "layers/model/model.h"
 
 enum { MAX_SEQ_LENGTH = 4096, MAX_LAYERS = 65533 };
@@ -627,6 +627,8 @@ static weft_status read_model(reader *r)
 {
     const weft_family *family = r->json->family;
     weft_json_open(&r->out, NULL, '{');
+    if (family->build)
+        weft_json_text(&r->out, "family", family->model_type);
     for (size_t i = 0; i < family->num_fixed; i++)
         weft_json_raw(&r->out, family->fixed[i].weft, family->fixed[i].value);
     for (size_t i = 0; i < family->num_keys; i++)

@@ -39,8 +39,9 @@ weft_status weft_config_json_without_scales(const weft_config_json *json, weft_a
 double weft_family_score_scale(const weft_model_options *options);
 /* Whether a key of a config says what function its weights are of. */
 bool weft_family_has_function(const char *section, const weft_key *row);
-/* The family whose config.json says all of the model. WEFT_CONFIG: none does; names the first key
- * that the nearest one has otherwise. `where`: what has the model, for that error. */
+/* The family that the config names, else one, whose config.json says all of the model. WEFT_CONFIG:
+ * none does; names the first key that the nearest one has otherwise. `where`: what has the model,
+ * for that error. */
 weft_status weft_family_find(const weft_config *config, const char *where, weft_arena *arena,
                              const weft_family **out) WEFT_CHECKED;
 /* A config.json of the model. dtype: "bfloat16". In the arena. */

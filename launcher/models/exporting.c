@@ -16,8 +16,9 @@
 #include "launcher/planning/run_changes.h"
 #include "parallel/checkpoint/checkpoint.h"
 
-/* Pieces are small enough that a processor's own cache has one from its reading to its hash. */
-enum { NUM_PIECES = 4, PIECE_ELEMENTS = 256 << 10, BEGIN_BYTES = 8 << 20 };
+/* Pieces are small enough that a processor's own cache has one from its reading to its hash, and so
+ * many that on a busy machine the threads rarely wait for each other. */
+enum { NUM_PIECES = 8, PIECE_ELEMENTS = 256 << 10, BEGIN_BYTES = 8 << 20 };
 
 typedef struct exporting {
     const weft_export *asked;
@@ -37,15 +38,16 @@ typedef struct exporting {
     weft_names matched;
     const weft_name_use **uses; /* by tensor */
     uint64_t *hashes;           /* by tensor */
-    float *piece;
-    /* Pieces as the files have them, by turns: one is made while those before it are written. */
-    void *made[NUM_PIECES];
+    /* By turns: one is read and verified while those before it are rounded, hashed and written. */
+    float *pieces[NUM_PIECES];
     weft_event *written[NUM_PIECES];
-    size_t num_made;
+    size_t num_read;
     weft_device *host;
     weft_lane *writer;
-    size_t waiting_bytes; /* written since the disk was last told to begin: the lane's */
-    XXH64_state_t *state; /* of the tensor that is made */
+    /* The lane's: */
+    uint16_t *halves;     /* a piece, rounded */
+    size_t waiting_bytes; /* written since the disk was last told to begin */
+    XXH64_state_t *state; /* of the tensor that is written */
 } exporting;
 
 /* --- dtypes -------------------------------------------------------------------------------- */
@@ -247,10 +249,10 @@ static weft_status match(exporting *x)
 
 static weft_status open_writer(exporting *x)
 {
-    const size_t bytes = PIECE_ELEMENTS * sizeof(float);
-    bool has_room = (x->piece = malloc(bytes)) && (x->state = XXH64_createState());
+    bool has_room = (x->halves = malloc(PIECE_ELEMENTS * sizeof *x->halves)) &&
+                    (x->state = XXH64_createState());
     for (int i = 0; i < NUM_PIECES; i++)
-        has_room = has_room && (x->made[i] = malloc(bytes));
+        has_room = has_room && (x->pieces[i] = malloc(PIECE_ELEMENTS * sizeof(float)));
     if (!has_room)
         return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", x->folder);
     WEFT_TRY(weft_device_create_cpu(1, 0, &x->host));
@@ -267,10 +269,10 @@ static void close_writer(exporting *x)
     weft_lane_destroy(x->writer);
     weft_device_destroy(x->host);
     for (int i = 0; i < NUM_PIECES; i++)
-        free(x->made[i]);
+        free(x->pieces[i]);
     if (x->state)
         XXH64_freeState(x->state);
-    free(x->piece);
+    free(x->halves);
 }
 
 static weft_status open_all(exporting *x)
@@ -312,67 +314,77 @@ static weft_status check_range(const weft_safetensor *t, const float *piece, siz
     return WEFT_OK;
 }
 
-/* A piece on its way to the file. */
+/* A piece of a tensor on its way to the file. */
 typedef struct writing {
-    const void *bytes;
-    size_t num_bytes;
-    FILE *file;
-    const char *name; /* of the file */
-    size_t *waiting_bytes;
+    exporting *x;
+    size_t tensor;
+    const float *numbers;
+    size_t first, count; /* elements */
+    FILE *file;          /* NULL: for the hash alone */
+    const char *name;    /* of the file */
 } writing;
 
-static weft_status write_piece(const void *args)
+static weft_status write_bytes(const writing *w, const void *bytes, size_t num_bytes)
 {
-    const writing *w = args;
-    if (fwrite(w->bytes, 1, w->num_bytes, w->file) != w->num_bytes)
+    size_t *waiting = &w->x->waiting_bytes;
+    if (fwrite(bytes, 1, num_bytes, w->file) != num_bytes)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->name, strerror(errno));
-    *w->waiting_bytes += w->num_bytes;
-    if (*w->waiting_bytes < BEGIN_BYTES)
+    *waiting += num_bytes;
+    if (*waiting < BEGIN_BYTES)
         return WEFT_OK;
-    *w->waiting_bytes = 0; /* the disk begins while the rest is made; a hint */
+    *waiting = 0; /* the disk begins while the rest is made; a hint */
     (void)sync_file_range(fileno(w->file), 0, 0, SYNC_FILE_RANGE_WRITE);
     return WEFT_OK;
 }
 
-/* Elements of the tensor from `at` on, as its file has them. */
-static weft_status make_piece(exporting *x, size_t index, weft_gather *gather, size_t at,
-                              size_t count, void *out)
+/* The lane's part: the piece as the tensor's file has it. */
+static weft_status write_piece(const void *args)
 {
-    const weft_safetensor *t = &x->tensors[index];
-    const weft_name_use *use = x->uses[index];
-    const size_t of_parameter = weft_listed_elements(&x->model.listed[use->parameter]);
-    float *numbers = t->dtype == WEFT_F32 ? out : x->piece;
-    WEFT_TRY(weft_gather_map(gather, &use->map, use->parameter, of_parameter, at, count, numbers));
-    WEFT_TRY(check_range(t, numbers, count));
-    if (numbers == x->piece)
-        weft_half_round(numbers, count, t->dtype, out);
-    XXH64_update(x->state, out, count * weft_dtype_bytes(t->dtype));
-    return WEFT_OK;
+    const writing *w = args;
+    exporting *x = w->x;
+    const weft_safetensor *t = &x->tensors[w->tensor];
+    const size_t num_bytes = w->count * weft_dtype_bytes(t->dtype);
+    const void *bytes = w->numbers;
+    if (t->dtype != WEFT_F32) {
+        weft_half_round(w->numbers, w->count, t->dtype, x->halves);
+        bytes = x->halves;
+    }
+    if (w->first == 0)
+        XXH64_reset(x->state, 0);
+    XXH64_update(x->state, bytes, num_bytes);
+    x->hashes[w->tensor] = XXH64_digest(x->state); /* the last piece's stays */
+    return w->file ? write_bytes(w, bytes, num_bytes) : WEFT_OK;
 }
 
-/* file NULL: for its hash alone. */
+static weft_status read_piece(exporting *x, weft_gather *gather, const writing *w, float *numbers)
+{
+    const weft_safetensor *t = &x->tensors[w->tensor];
+    const weft_name_use *use = x->uses[w->tensor];
+    const size_t of_parameter = weft_listed_elements(&x->model.listed[use->parameter]);
+    WEFT_TRY(weft_gather_map(gather, &use->map, use->parameter, of_parameter, w->first, w->count,
+                             numbers));
+    return check_range(t, numbers, w->count);
+}
+
 static weft_status write_pieces(exporting *x, size_t index, weft_gather *gather, FILE *file,
                                 const char *name)
 {
-    const weft_safetensor *t = &x->tensors[index];
-    const size_t elements = weft_safetensor_elements(t);
-    XXH64_reset(x->state, 0);
+    const size_t elements = weft_safetensor_elements(&x->tensors[index]);
+    x->hashes[index] = XXH64("", 0, 0); /* a tensor without elements has no piece */
     for (size_t at = 0; at < elements; at += PIECE_ELEMENTS) {
-        const size_t left = elements - at, count = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
-        const size_t turn = x->num_made++ % NUM_PIECES;
-        const writing w = {.bytes = x->made[turn],
-                           .num_bytes = count * weft_dtype_bytes(t->dtype),
+        const size_t left = elements - at, turn = x->num_read++ % NUM_PIECES;
+        const writing w = {.x = x,
+                           .tensor = index,
+                           .numbers = x->pieces[turn],
+                           .first = at,
+                           .count = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS,
                            .file = file,
-                           .name = name,
-                           .waiting_bytes = &x->waiting_bytes};
+                           .name = name};
         WEFT_TRY(weft_event_wait_host(x->written[turn]));
-        WEFT_TRY(make_piece(x, index, gather, at, count, x->made[turn]));
-        if (!file)
-            continue;
+        WEFT_TRY(read_piece(x, gather, &w, x->pieces[turn]));
         WEFT_TRY(weft_lane_submit(x->writer, "write", write_piece, &w, sizeof w));
         WEFT_TRY(weft_lane_record(x->writer, x->written[turn]));
     }
-    x->hashes[index] = XXH64_digest(x->state);
     return WEFT_OK;
 }
 
@@ -396,6 +408,15 @@ static weft_status reserve(const weft_new_file *to, size_t head_bytes,
     return weft_file_reserve(fileno(to->file), to->path, bytes);
 }
 
+/* The lane has done all: files are closed, and hashes read, next. */
+static weft_status end_lane(exporting *x, weft_status status)
+{
+    if (status == WEFT_OK)
+        return weft_lane_sync(x->writer);
+    weft_device_wait(x->host);
+    return status;
+}
+
 static weft_status write_tensors(exporting *x, weft_safetensor *const *tensors, size_t count,
                                  const char *head, size_t head_bytes, const weft_new_file *to)
 {
@@ -405,10 +426,7 @@ static weft_status write_tensors(exporting *x, weft_safetensor *const *tensors, 
     weft_status status = WEFT_OK;
     for (size_t i = 0; status == WEFT_OK && i < count; i++)
         status = write_tensor(x, (size_t)(tensors[i] - x->tensors), to->file, to->path);
-    if (status == WEFT_OK)
-        return weft_lane_sync(x->writer);
-    weft_device_wait(x->host); /* the file is closed next */
-    return status;
+    return end_lane(x, status);
 }
 
 static weft_status write_file(exporting *x, const char *folder, int file)
@@ -464,8 +482,10 @@ static weft_status write_folder(exporting *x, const char *folder)
 
 static weft_status hash_alone(exporting *x)
 {
-    for (size_t i = 0; i < x->num_tensors; i++)
-        WEFT_TRY(write_tensor(x, i, NULL, ""));
+    weft_status status = WEFT_OK;
+    for (size_t i = 0; status == WEFT_OK && i < x->num_tensors; i++)
+        status = write_tensor(x, i, NULL, "");
+    WEFT_TRY(end_lane(x, status));
     return weft_weights_finish(x->reader);
 }
 

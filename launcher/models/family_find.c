@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "launcher/models/config_json.h"
-#include "launcher/models/families.h"
+#include "launcher/planning/families.h"
 #include "launcher/planning/run_changes.h"
 #include "layers/model/model.h"
 
@@ -92,18 +92,27 @@ static weft_status measure(distance *d)
     return WEFT_OK;
 }
 
+static weft_status approach(distance *nearest, const weft_family *family, const weft_config *config,
+                            weft_arena *arena)
+{
+    distance d = {.family = family, .config = *config, .arena = arena};
+    WEFT_TRY(measure(&d));
+    if (d.count < nearest->count)
+        *nearest = d;
+    return WEFT_OK;
+}
+
 weft_status weft_family_find(const weft_config *config, const char *where, weft_arena *arena,
                              const weft_family **out)
 {
     distance nearest = {.count = SIZE_MAX};
-    const weft_family *family;
-    for (size_t i = 0; nearest.count > 0 && (family = weft_family_at(config->application, i));
-         i++) {
-        distance d = {.family = family, .config = *config, .arena = arena};
-        WEFT_TRY(measure(&d));
-        if (d.count < nearest.count)
-            nearest = d;
-    }
+    bool is_own;
+    const char *name = config->model.family;
+    const weft_family *family = name ? weft_family_named(config->application, name, &is_own) : NULL;
+    if (family)
+        WEFT_TRY(approach(&nearest, family, config, arena));
+    for (size_t i = 0; nearest.count > 0 && (family = weft_family_at(config->application, i)); i++)
+        WEFT_TRY(approach(&nearest, family, config, arena));
     *out = nearest.family;
     if (nearest.count == 0)
         return WEFT_OK;

@@ -1,5 +1,6 @@
 #include "launcher/models/half.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -57,10 +58,17 @@ static void widen_block(const uint16_t *from, float *to)
         to[i] = from_bits((uint32_t)from[i] << 16);
 }
 
-static void round_block(const float *from, uint16_t *to)
+/* Rounds all but NaNs as to_bf16 does; false: some exponents are all ones, where the sum carries
+ * into the sign's place. */
+static bool round_block(const float *restrict from, uint16_t *restrict to)
 {
-    for (size_t i = 0; i < BLOCK; i++)
-        to[i] = to_bf16(from[i]);
+    uint32_t found = 0;
+    for (size_t i = 0; i < BLOCK; i++) {
+        const uint32_t bits = bits_of(from[i]);
+        found |= (bits & 0x7f800000u) + 0x00800000u;
+        to[i] = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+    }
+    return found >> 31 == 0;
 }
 
 static void widen_bf16(const uint16_t *from, size_t count, float *to)
@@ -74,11 +82,13 @@ static void widen_bf16(const uint16_t *from, size_t count, float *to)
 
 static void round_bf16(const float *from, size_t count, uint16_t *to)
 {
-    size_t i = 0;
-    for (; i + BLOCK <= count; i += BLOCK)
-        round_block(from + i, to + i);
-    for (; i < count; i++)
-        to[i] = to_bf16(from[i]);
+    for (size_t i = 0; i < count;) {
+        const size_t end = count - i < BLOCK ? count : i + BLOCK;
+        if (end - i == BLOCK && round_block(from + i, to + i))
+            i = end;
+        for (; i < end; i++)
+            to[i] = to_bf16(from[i]);
+    }
 }
 
 void weft_half_widen(const void *from, weft_dtype dtype, size_t count, float *to)

@@ -148,10 +148,11 @@ static weft_status check_copies(importing *m)
 
 /* --- the checkpoint ------------------------------------------------------------------------ */
 
+/* The checkpoint's writer refuses what is not finite. */
 static weft_status read_tensor(void *context, size_t index, size_t first, size_t count, float *out)
 {
     importing *m = context;
-    return read_piece(m, &m->files.tensors[index], first, count, out);
+    return weft_safetensor_read(&m->files, &m->files.tensors[index], first, count, m->raw, out);
 }
 
 /* A parameter that is being written: its part of the uses. */
@@ -174,6 +175,21 @@ static weft_status fill(void *context, size_t first, size_t count, float *out)
     return WEFT_OK;
 }
 
+/* What the writer has refused, by the tensor's own name and element. */
+static weft_status name_infinite(const parameter *p, weft_status status)
+{
+    for (size_t i = 0; i < p->num_uses; i++) {
+        const weft_safetensor *t = &p->m->files.tensors[p->uses[i].tensor];
+        const size_t elements = weft_safetensor_elements(t);
+        for (size_t at = 0; at < elements; at += WEFT_PIECE_ELEMENTS) {
+            const size_t left = elements - at;
+            WEFT_TRY(read_piece(
+                p->m, t, at, left < WEFT_PIECE_ELEMENTS ? left : WEFT_PIECE_ELEMENTS, p->m->wide));
+        }
+    }
+    return status;
+}
+
 static weft_status write_weights(importing *m, weft_weights_writer *writer)
 {
     const weft_names *names = &m->names;
@@ -187,6 +203,8 @@ static weft_status write_weights(importing *m, weft_weights_writer *writer)
                        .uses = &names->uses[at],
                        .num_uses = end - at};
         status = weft_weights_write(writer, m->model.listed[index].name, fill, &p);
+        if (status == WEFT_DIVERGED)
+            status = name_infinite(&p, status);
         weft_gather_release(&p.gather);
     }
     return status;

@@ -11,6 +11,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/file.h"
+#include "core/log.h"
 #include "core/sorted.h"
 #include "core/text.h"
 #include "core/trace/trace.h"
@@ -31,7 +32,8 @@ typedef struct run_steps {
     int count;
 } run_steps;
 
-/* Of trace.json, of all traced ranks of `world`; none where the run kept no timeline. */
+/* Of trace.json, of all traced ranks; none where the run kept no timeline, or one of another mesh.
+ */
 typedef struct run_timeline {
     weft_slice *slices;
     size_t count;
@@ -188,15 +190,33 @@ static weft_status take_events(const char *run, const cJSON *events, int world, 
     return WEFT_OK;
 }
 
-static weft_status run_read_timeline(const char *run, int world, weft_arena *arena,
+/* A run that went on with another mesh may have the timeline of an earlier start, which nothing
+ * can be laid beside. */
+static bool is_of_mesh(const char *run, const cJSON *json, const weft_mesh *mesh)
+{
+    const cJSON *of = cJSON_GetObjectItemCaseSensitive(json, "otherData");
+    const char *had = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(of, "mesh")),
+               *start = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(of, "start"));
+    char axes[128];
+    weft_mesh_print(mesh, axes, sizeof axes);
+    if (!had || strcmp(had, axes) == 0)
+        return true;
+    weft_log(WEFT_LOG_WARN, "%s/trace.json: of start %s, whose mesh was another (%s): left out",
+             run, start ? start : "?", had);
+    return false;
+}
+
+static weft_status run_read_timeline(const char *run, const weft_mesh *mesh, weft_arena *arena,
                                      run_timeline *out)
 {
     cJSON *json;
     void *memory;
     *out = (run_timeline){0};
     WEFT_TRY(parse_file(run, "trace.json", arena, &json));
-    if (!json)
+    if (!json || !is_of_mesh(run, json, mesh)) {
+        cJSON_Delete(json);
         return WEFT_OK;
+    }
     const cJSON *events = cJSON_GetObjectItemCaseSensitive(json, "traceEvents");
     weft_status status = cJSON_IsArray(events)
                              ? weft_arena_alloc_array(arena, (size_t)cJSON_GetArraySize(events),
@@ -204,7 +224,7 @@ static weft_status run_read_timeline(const char *run, int world, weft_arena *are
                              : WEFT_ERROR(WEFT_FILE, "%s/trace.json: damaged: no traceEvents", run);
     if (status == WEFT_OK) {
         out->slices = memory;
-        status = take_events(run, events, world, out);
+        status = take_events(run, events, mesh->world, out);
     }
     cJSON_Delete(json);
     return status;
@@ -220,6 +240,23 @@ static bool take_load(const cJSON *rank, const char *key, weft_moe_load *out)
     for (int i = 0; i < 4; i++) {
         *to[i] = number_of(load, names[i]);
         if (!is_within(*to[i], 0, MAX_LOAD))
+            return false;
+    }
+    return true;
+}
+
+/* Of runs before there was one, the use before it. */
+static bool take_scratch_loads(const cJSON *rank, weft_moe_load out[WEFT_NUM_SCRATCH_USES])
+{
+    static const char *const names[WEFT_NUM_SCRATCH_USES] = {
+        [WEFT_SCRATCH_FORWARD] = "scratch_load",
+        [WEFT_SCRATCH_BACKWARD] = "backward_scratch_load",
+        [WEFT_SCRATCH_LEAVING] = "leaving_scratch_load",
+        [WEFT_SCRATCH_LEFT] = "left_scratch_load"};
+    const char *name = names[0];
+    for (int i = 0; i < WEFT_NUM_SCRATCH_USES; i++) {
+        name = has(rank, names[i]) ? names[i] : name;
+        if (!take_load(rank, name, &out[i]))
             return false;
     }
     return true;
@@ -251,18 +288,14 @@ static weft_status take_rank(const char *run, const cJSON *json, const weft_mesh
             return WEFT_ERROR(WEFT_FILE, "%s/memory.json: damaged: %s of rank %d is no volume", run,
                               name, rank);
     }
-    r->has_loads =
-        take_load(json, "load", &r->loads.passes) &&
-        take_load(json, "pinned_load", &r->loads.pinned) &&
-        take_load(json, "recomputed_load", &r->loads.recomputed) &&
-        (!has(json, "deferred_load") || /* of runs before there were such */
-         take_load(json, "deferred_load", &r->loads.deferred)) &&
-        take_load(json, "offloaded_load_0", &r->loads.offloaded[0]) &&
-        take_load(json, "offloaded_load_1", &r->loads.offloaded[1]) &&
-        take_load(json, "scratch_load", &r->loads.scratch[0]) &&
-        take_load(json,
-                  has(json, "backward_scratch_load") ? "backward_scratch_load" : "scratch_load",
-                  &r->loads.scratch[1]);
+    r->has_loads = take_load(json, "load", &r->loads.passes) &&
+                   take_load(json, "pinned_load", &r->loads.pinned) &&
+                   take_load(json, "recomputed_load", &r->loads.recomputed) &&
+                   (!has(json, "deferred_load") || /* of runs before there were such */
+                    take_load(json, "deferred_load", &r->loads.deferred)) &&
+                   take_load(json, "offloaded_load_0", &r->loads.offloaded[0]) &&
+                   take_load(json, "offloaded_load_1", &r->loads.offloaded[1]) &&
+                   take_scratch_loads(json, r->loads.scratch);
     return WEFT_OK;
 }
 
@@ -489,7 +522,7 @@ static weft_status read_traced(const run_steps *s, int64_t traced_step, const we
     for (int i = 0; i < s->count; i++)
         if (s->numbers[i] == traced_step)
             traced_us = 1e3 * s->ms[i];
-    WEFT_TRY(run_read_timeline(out->run, plan->mesh.world, arena, &run));
+    WEFT_TRY(run_read_timeline(out->run, &plan->mesh, arena, &run));
     if (run.count == 0)
         return WEFT_OK;
     WEFT_TRY(sum_phases(&run, plan, planned, &p, &num_ranks));

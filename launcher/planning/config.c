@@ -17,6 +17,7 @@
 #include "core/text.h"
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/data_sources.h"
+#include "launcher/planning/families.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/run_changes.h"
@@ -366,6 +367,21 @@ static void drop_schedule(weft_schedule_options *s)
     s->overlap_moe_expert_parallel_comm = false;
 }
 
+/* A family of Weft's makes what the keys describe; a program's own may have layers of its own. */
+static weft_status check_family(const weft_config *c)
+{
+    const weft_model_function build = weft_config_build(c);
+    int other;
+    if (!c->model.family || !build || weft_config_has_own_model(c))
+        return WEFT_OK;
+    WEFT_TRY(weft_model_find_other(&c->model, c->own, build, &other));
+    return other < 0 ? WEFT_OK
+                     : WEFT_KEY_ERROR("model.family",
+                                      "%s has another layer %d than the other keys of section "
+                                      "model describe; null leaves all layers to them",
+                                      c->model.family, other);
+}
+
 static weft_status resolve(weft_config *c, const weft_config_source *source, const char *text,
                            weft_arena *arena)
 {
@@ -402,6 +418,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
     WEFT_TRY(weft_data_make_absolute(&c->data, arena));
     WEFT_TRY(find_load(source, arena, &c->checkpoint.load));
     WEFT_TRY(weft_model_options_resolve(&c->model));
+    WEFT_TRY(check_family(c));
     return check_train(c, source->no_data, arena);
 }
 
@@ -415,6 +432,69 @@ static weft_status source_text(const weft_config_source *source, weft_arena *are
         WEFT_TRY(weft_read_file(source->file, arena, &read, &bytes));
         *out = read;
     }
+    return WEFT_OK;
+}
+
+static weft_status find_family(const weft_config *c, const weft_family **out)
+{
+    const char *names[64];
+    const weft_family *family;
+    bool is_own;
+    size_t count = 0;
+    while (count < 64 && (family = weft_family_at(c->application, count)) != NULL)
+        names[count++] = family->model_type;
+    *out = weft_family_named(c->application, c->model.family, &is_own);
+    if (*out)
+        return WEFT_OK;
+    const char *near = weft_nearest_name(c->model.family, names, count);
+    return WEFT_KEY_ERROR("model.family", "no family %s is known%s%s%s", c->model.family,
+                          near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
+typedef struct filling {
+    const weft_config_source *source;
+    const char *text;
+    const weft_family *family;
+} filling;
+
+/* A key that the family has otherwise than its own default: nobody may have said the other. */
+static weft_status refuse_other(void *context, const char *section, const weft_key *row,
+                                const char *is, const char *always)
+{
+    const filling *f = context;
+    char key[WEFT_ERROR_KEY_BYTES];
+    snprintf(key, sizeof key, "%s.%s", section, row->key);
+    return given_by(f->source, f->text, key) == 0
+               ? WEFT_OK
+               : WEFT_KEY_ERROR(key, "%s, and every model of model.family %s has %s", is,
+                                f->family->model_type, always);
+}
+
+/* What the model's family always has; the config's own word may not be another. `config`: the
+ * config's, and afterwards with what nobody said. */
+static weft_status fill_family(weft_config *config, const weft_config_source *source,
+                               const char *text, weft_arena *arena)
+{
+    filling f = {source, text, NULL};
+    weft_config filled = *config;
+    weft_option_section sections[2][WEFT_MAX_CONFIG_SECTIONS];
+    const char **set;
+    if (!config->model.family)
+        return WEFT_OK;
+    WEFT_TRY(find_family(config, &f.family));
+    const size_t num_fixed = f.family->num_fixed, num_set = source->num_set;
+    WEFT_TRY(WEFT_ARRAY(arena, num_set + num_fixed + 1, &set));
+    if (num_set > 0)
+        memcpy(set, source->set, num_set * sizeof *set);
+    for (size_t i = 0; i < num_fixed; i++)
+        WEFT_TRY(weft_arena_printf(arena, &set[num_set + i], "model.%s=%s", f.family->fixed[i].weft,
+                                   f.family->fixed[i].value));
+    const size_t count = weft_config_sections(config, sections[0]);
+    weft_config_sections(&filled, sections[1]);
+    WEFT_TRY(weft_options_parse(sections[1], count, source->file, text, set, num_set + num_fixed,
+                                arena));
+    WEFT_TRY(weft_options_compare(sections[0], sections[1], count, refuse_other, &f));
+    *config = filled;
     return WEFT_OK;
 }
 
@@ -435,6 +515,7 @@ static weft_status load(const weft_config_source *source, weft_arena *arena, wef
     size_t num_sections = weft_config_sections(&config, sections);
     WEFT_TRY(weft_options_parse(sections, num_sections, source->file, text, source->set,
                                 source->num_set, arena));
+    WEFT_TRY(fill_family(&config, source, text, arena));
     WEFT_TRY(resolve(&config, source, text, arena));
     *out = config;
     return WEFT_OK;
@@ -610,10 +691,11 @@ static weft_status check_fitting(const void *context, const weft_mesh *mesh)
     const fitting *f = context;
     const weft_config *c = f->config;
     weft_layout layout; /* of the options' own stack; an application's is seen by its outline */
-    if (!weft_config_build(c))
+    const bool is_own = weft_config_has_own_model(c);
+    if (!is_own)
         WEFT_TRY(
             weft_layout_build(&c->parallel, mesh->pp, (int)c->model.num_layers + 2, NULL, &layout));
-    if (!weft_config_build(c))
+    if (!is_own)
         WEFT_TRY(weft_order_check_shape(&(weft_order_shape){.num_ranks = mesh->pp,
                                                             .num_chunks = layout.num_chunks,
                                                             .num_micro_batches = 1,

@@ -201,8 +201,12 @@ bool weft_config_tells_losses(const weft_config *config);
 bool weft_config_has_documents(const weft_config *config);
 /* Whether micro-batches weigh labels: some bear no loss. */
 bool weft_config_weighs_labels(const weft_config *config);
-/* The model function of the config's application; NULL: the model that the config describes. */
+/* The model function of the config's application, or of its family; NULL: the model that the config
+ * describes. */
 weft_model_function weft_config_build(const weft_config *config);
+/* Whether that function is a program's own, whose layers may be others than the config describes.
+ */
+bool weft_config_has_own_model(const weft_config *config);
 
 typedef struct weft_config_source {
     const char *file;       /* path, for errors; the file to read when text is NULL */

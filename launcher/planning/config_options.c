@@ -8,6 +8,7 @@
 #include "core/file.h"
 #include "core/key_rows.h"
 #include "launcher/planning/config.h"
+#include "launcher/planning/families.h"
 #include "layers/model/model.h"
 
 #define T weft_reliability_options
@@ -344,9 +345,28 @@ bool weft_config_weighs_labels(const weft_config *config)
     return config->data.eod_mask_loss || config->data.has_label_mask;
 }
 
+static const weft_family *family_of(const weft_config *config, bool *out_own)
+{
+    const char *name = config->model.family;
+    return name ? weft_family_named(config->application, name, out_own) : NULL;
+}
+
 weft_model_function weft_config_build(const weft_config *config)
 {
-    return config->application ? config->application->build : NULL;
+    bool is_own = false;
+    if (config->application && config->application->build)
+        return config->application->build;
+    const weft_family *family = family_of(config, &is_own);
+    return family ? family->build : NULL;
+}
+
+bool weft_config_has_own_model(const weft_config *config)
+{
+    bool is_own = false;
+    if (config->application && config->application->build)
+        return true;
+    const weft_family *family = family_of(config, &is_own);
+    return is_own && family->build;
 }
 
 weft_status weft_config_split(const weft_config *config, double out[3])

@@ -322,12 +322,11 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     s.travels = d.exchange;
     s.is_sharded = mesh->etp > 1;
     s.tokens = (double)d.tokens;
-    if (s.travels)
-        (void)weft_moe_fixed_pipeline(p, mesh->ep, &s.options.pipeline);
     if (!s.travels) {
         *out = s;
         return WEFT_OK;
     }
+    const bool is_fixed = weft_moe_fixed_pipeline(p, mesh->ep, &s.options.pipeline);
     weft_cluster read, cluster;
     bool has_cluster = p->cluster && p->cluster[0];
     const weft_cluster *known = !has_cluster             ? NULL
@@ -355,9 +354,10 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
     s.options.num_chunks = form.options.num_chunks;
     weft_moe_layer_price price;
     const weft_moe_pricer pricer = {weft_moe_layer_price_us, &price};
-    bool by_plan;
-    WEFT_TRY(price_by_plan(config, mesh, has_cluster ? &read : NULL, nodes, &s.options, &price,
-                           &by_plan));
+    bool by_plan = false;
+    if (!is_fixed) /* else nobody asks */
+        WEFT_TRY(price_by_plan(config, mesh, has_cluster ? &read : NULL, nodes, &s.options, &price,
+                               &by_plan));
     WEFT_TRY(name_remedy(choose_pipeline(config, known, &layer, by_plan ? &pricer : NULL, &s),
                          config, mesh, known, nodes->by_file));
     if (s.reason[0]) {

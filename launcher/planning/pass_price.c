@@ -165,10 +165,6 @@ void weft_pass_time_subtract(weft_pass_time *sum, const weft_pass_time *other)
     add_times(sum, other, -1);
 }
 
-/* A GPU idles from the end of what the host waits for until the next kernel begins: kernels of 2.9
- * us with a wait after each take 9.6 us (developer.nvidia.com/blog/cuda-graphs, 2019). */
-#define HOST_WAIT_US 6.7
-
 void weft_pass_issue(weft_pass_time *time)
 {
     const double issue_us = weft_software_rule_at(WEFT_RULE_ISSUE_US)->values[WEFT_SOFTWARE_PLAIN];
@@ -179,8 +175,10 @@ typedef struct pricing {
     const weft_site *site;
     const weft_outline *outline;
     const weft_outline_layer *layer;
-    bool repeats;                      /* its forward alone, once more: the counts are known */
-    double gemm_us;                    /* of the last product */
+    bool repeats;   /* its forward alone, once more: the counts are known */
+    double gemm_us; /* of the last product */
+    bool chooses;   /* selective recomputation is the software's choice, of these products */
+    weft_software_products products;
     bool has_program[WEFT_NUM_INNERS]; /* of this layer; else its operations are all in a row */
     weft_inner_costs costs[WEFT_NUM_INNERS][WEFT_NUM_HALVES];
     weft_pass_price *out;
@@ -281,15 +279,13 @@ static bool is_plain_exchange(const pricing *p, const weft_operation *op)
            op->axis == WEFT_AXIS_EP && ep->near < ep->size;
 }
 
-/* A GPU's library carries a collective on multiprocessors, which products lack as long: NCCL has a
- * block for each of its channels, 24 where 8 GPUs have 12 links each. */
-enum { COLLECTIVE_MULTIPROCESSORS = 24 };
-
+/* A GPU's library carries a collective on multiprocessors, which products lack as long. */
 double weft_pass_taken_share(const weft_cluster *cluster)
 {
     const double all = weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1)
                            ->figures[WEFT_FIGURE_MULTIPROCESSORS];
-    return all > COLLECTIVE_MULTIPROCESSORS ? COLLECTIVE_MULTIPROCESSORS / all : 0;
+    const double taken = weft_gpu_fact_at(WEFT_GPU_COLLECTIVE_BLOCKS)->value;
+    return all > taken ? taken / all : 0;
 }
 
 bool weft_pass_is_slowed(const weft_site *site)
@@ -315,6 +311,41 @@ static void place_experts(weft_pass_experts *out, const weft_operation *op, doub
         *(goes ? &out->between_us : &out->before_us) += us;
 }
 
+/* What backward makes again of a forward's operation. */
+static void add_again(const pricing *p, const weft_operation *op, const weft_estimate *estimate)
+{
+    weft_pass_time *backward = &p->out->backward;
+    const double share = weft_software_again(&p->products, op);
+    backward->compute_us += share * estimate->us;
+    backward->memory_us += share * estimate->memory_us;
+    backward->num_issued += ceil(share) * weft_software_launches(p->site, op);
+}
+
+static const weft_operation *forward_product(const weft_description *d, const char *module)
+{
+    for (int i = 0; i < d->num_operations; i++) {
+        const weft_operation *o = &d->operations[i];
+        if (o->kind == WEFT_OPERATION_GEMM && o->phase == WEFT_PHASE_FORWARD &&
+            strcmp(o->module, module) == 0)
+            return o;
+    }
+    return NULL;
+}
+
+static void find_products(pricing *p)
+{
+    const weft_description *d = &p->layer->description;
+    const weft_operation *qkv = forward_product(d, "linear_qkv"),
+                         *proj = forward_product(d, "linear_proj"),
+                         *up = forward_product(d, "linear_fc1"),
+                         *down = forward_product(d, "linear_fc2");
+    p->chooses = p->outline->shape.recompute != 0 && weft_software_chooses(p->site->software);
+    if (qkv && proj)
+        p->products.keys = ((double)qkv->n - (double)proj->k) / 2 / (double)qkv->n;
+    if (up && down)
+        p->products.gates = (double)up->n / (double)down->k;
+}
+
 static weft_status add_operation(pricing *p, const weft_operation *described)
 {
     weft_operation loaded = at_load(p, described), *op = &loaded;
@@ -332,7 +363,7 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (is_plain_exchange(p, op))
         scale(&estimate, weft_software_rule_at(WEFT_RULE_OFF_RAILS)->values[WEFT_SOFTWARE_PLAIN]);
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
-        scale(&estimate, weft_software_factor(p->site, described));
+        scale(&estimate, weft_software_factor(p->site, described, p->chooses));
     if (op->kind == WEFT_OPERATION_GEMM)
         p->gemm_us = estimate.us;
     if (op->beside || weft_software_is_beside(p->site, described))
@@ -345,6 +376,8 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         time->memory_us += estimate.memory_us;
     time->num_issued += weft_software_launches(p->site, op);
+    if (p->chooses && !backward && !p->repeats)
+        add_again(p, op, &estimate);
     if (op->deferred && !p->has_program[op->inner]) {
         *place_of(&p->out->weights, op) += estimate.us;
         p->out->weights.memory_us += estimate.memory_us;
@@ -549,6 +582,7 @@ static weft_status add_layer(pricing *p)
     const weft_description *d = &p->layer->description;
     const weft_shape *shape = &p->outline->shape;
     memset(p->costs, 0, sizeof p->costs);
+    find_products(p);
     p->has_program[WEFT_INNER_ATTENTION] = true;
     p->has_program[WEFT_INNER_EXPERTS] =
         (shape->moe_partitions > 1 || shape->moe_reuse > 0) && weft_description_travels(d);
@@ -605,7 +639,7 @@ weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outli
         p.layer = &outline->layers[i];
         weft_status status = add_layer(&p);
         if (waits_on_gpu(&p))
-            p.out->forward.compute_us += HOST_WAIT_US;
+            p.out->forward.compute_us += weft_gpu_fact_at(WEFT_GPU_HOST_WAIT_US)->value;
         if (status == WEFT_OK)
             status = add_recompute(&p);
         if (status != WEFT_OK)

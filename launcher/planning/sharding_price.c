@@ -35,7 +35,8 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
     const weft_outline_layer *l = &outline->layers[layer];
     const double element_bytes = (double)weft_dtype_bytes(outline->shape.dtype);
     weft_estimate estimate;
-    const double offloaded = (double)weft_outline_offloaded(outline, layer);
+    const double offloaded = (double)weft_outline_offloaded(outline, layer),
+                 sharded = weft_software_sharded_bytes(site->software);
     double elements = 0, shares = 0;
     *out = (weft_unit_time){0};
     WEFT_TRY(weft_work_us(site, WEFT_COST_TO_HOST, offloaded, &estimate));
@@ -46,9 +47,9 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
         const weft_axis axis = section == WEFT_SECTION_EXPERT ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP;
         WEFT_TRY(add_collectives(site, l, (weft_section_kind)section, WEFT_COLLECTIVE_ALL_GATHER,
                                  element_bytes, &out->gather_us, out->link_us[0]));
-        WEFT_TRY(add_collectives(site, l, (weft_section_kind)section,
-                                 WEFT_COLLECTIVE_REDUCE_SCATTER, sizeof(float), &out->reduce_us,
-                                 out->link_us[1]));
+        WEFT_TRY(add_collectives(
+            site, l, (weft_section_kind)section, WEFT_COLLECTIVE_REDUCE_SCATTER,
+            sharded > 0 ? sharded : sizeof(float), &out->reduce_us, out->link_us[1]));
         elements += (double)l->units[section].elements;
         shares += (double)l->units[section].elements / site->groups[axis].size;
     }
@@ -56,12 +57,14 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
         return WEFT_OK;
     WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, SHARE_BYTES * shares, &estimate));
     out->reduce_us += estimate.us;
-    WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, sizeof(float) * elements, &estimate));
+    const double copied = weft_software_gather_copies(site->software) * elements +
+                          weft_software_share_copies(site->software) * shares,
+                 reduced = weft_software_gradient_copies(site->software);
+    WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY,
+                          (reduced > 0 ? reduced : sizeof(float)) * elements, &estimate));
     out->clear_us = estimate.us;
-    if (weft_software_copies(site->software)) {
-        WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, 2 * element_bytes * elements, &estimate));
-        out->copy_us = estimate.us;
-    }
+    WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, copied, &estimate));
+    out->copy_us = copied > 0 ? estimate.us : 0;
     return WEFT_OK;
 }
 
@@ -77,7 +80,7 @@ typedef struct pricing {
     double reduced_us, reduced_link_us[WEFT_NUM_LINKS]; /* all reductions of the pass */
     double between_us; /* ahead of the layer with which the second pass begins */
     int second;        /* its number; -1: one pass */
-    bool is_alone;     /* the pass neither gathers nor reduces, nor copies */
+    bool is_alone;     /* the pass neither gathers nor reduces */
     const weft_interference *interference; /* NULL: none */
 } pricing;
 
@@ -180,7 +183,7 @@ static weft_status price_layers(pricing *p, const weft_site *site, const weft_ch
 {
     const weft_flow flow = backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
     *out_beside = backward && chunk->offload_slots == 0;
-    p->is_alone = chunk->offload_slots == 0;
+    p->is_alone = true;
     for (int i = 0; i < p->num_layers; i++) {
         const weft_unit_time *unit = &p->units[i];
         const bool gathers = weft_pass_gathers(chunk, i, flow),
@@ -213,7 +216,7 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
 {
     bool beside;
     weft_chunk_shape shape;
-    waiting once, twice;
+    waiting once = {0, 0}, twice = {0, 0};
     WEFT_TRY(weft_outline_pass(p->outline, rank, chunk, arena, &shape));
     p->first = shape.first;
     p->num_layers = shape.num_layers;
@@ -222,12 +225,14 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)p->num_layers, &p->again));
     WEFT_TRY(price_layers(p, site, &shape, backward, out, &beside));
     p->between_us = beside ? between_us : 0;
-    if (p->is_alone)
+    if (p->is_alone && shape.offload_slots == 0)
         return WEFT_OK;
     out->link_us[WEFT_LINK_HOST] += out->copies_us;
     p->without_copies = true;
-    WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));
-    WEFT_TRY(price_passes(p, &shape, backward, 2, arena, &twice));
+    if (!p->is_alone)
+        WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));
+    if (!p->is_alone)
+        WEFT_TRY(price_passes(p, &shape, backward, 2, arena, &twice));
     out->exposed_us = fmax(0, twice.layers_us - once.layers_us);
     out->start_us = once.layers_us - out->exposed_us;
     if (!beside)

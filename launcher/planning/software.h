@@ -3,8 +3,11 @@
  * has them in rows, each with its source, which is code or a measurement of single operations,
  * never what a training run took.
  *
- * - megatron is Megatron-LM's core of 2024 to 2026 with Transformer Engine: attention is cuDNN's,
- *   as files have it; gradients are summed and reduced in fp32, as Weft's.
+ * - megatron is Megatron-LM's core of 2024 with Transformer Engine: attention is cuDNN's, as files
+ *   have it; gradients are summed and reduced in fp32, as Weft's. megatron-a2a and megatron-deepep
+ *   are those of 2025 and 2026, by how experts' rows travel; the loss is one kernel there.
+ * - automodel is NeMo AutoModel of 2025 and 2026: FSDP of PyTorch with Transformer Engine and
+ * DeepEP.
  * - fsdp is PyTorch 2 with compiled blocks; fsdp-2023 is PyTorch 1.13 and llm-foundry's MPT, eager.
  * - FlashAttention-2 on Ampere is what files have.
  * - DeepEP sends a token once to each node that has experts of its choice, and inside a node once
@@ -18,6 +21,9 @@
 #define WEFT_SOFTWARE_LIST(X)                                                                      \
     X(WEFT, "weft")                                                                                \
     X(MEGATRON, "megatron")                                                                        \
+    X(MEGATRON_A2A, "megatron-a2a")                                                                \
+    X(MEGATRON_DEEPEP, "megatron-deepep")                                                          \
+    X(AUTOMODEL, "automodel")                                                                      \
     X(FSDP, "fsdp")                                                                                \
     X(FSDP_2023, "fsdp-2023")                                                                      \
     X(PLAIN, "plain")                                                                              \
@@ -36,13 +42,24 @@ typedef enum weft_software_rule_kind {
     WEFT_RULE_FLASH_B200,
     WEFT_RULE_LOSS_BYTES,
     WEFT_RULE_ADAMW_BYTES,
-    WEFT_RULE_COPIES,
+    WEFT_RULE_GATHER_COPIES,
+    WEFT_RULE_SHARE_COPIES,
+    WEFT_RULE_GRADIENT_COPIES,
+    WEFT_RULE_SHARDED_BYTES,
     WEFT_RULE_NORM_ROWS,
     WEFT_RULE_NORM_ROWS_BACK,
     WEFT_RULE_KEEPS,
+    WEFT_RULE_SECOND_AGAIN,
+    WEFT_RULE_ROTARY_BYTES,
     WEFT_RULE_TP_BESIDE,
     WEFT_RULE_ROWS_ONCE,
-    WEFT_RULE_LAUNCHES_EACH,
+    WEFT_RULE_EXPERT_US,
+    WEFT_RULE_BIAS_INSIDE,
+    WEFT_RULE_BIAS_BYTES,
+    WEFT_RULE_BIAS_BYTES_BACK,
+    WEFT_RULE_CLAMP_BYTES,
+    WEFT_RULE_CLAMP_BYTES_BACK,
+    WEFT_RULE_PRODUCT_US,
     WEFT_RULE_ISSUE_US,
     WEFT_RULE_OFF_RAILS,
     WEFT_NUM_SOFTWARE_RULES
@@ -55,8 +72,31 @@ typedef struct weft_software_rule {
 } weft_software_rule;
 const weft_software_rule *weft_software_rule_at(weft_software_rule_kind kind);
 
-/* How many times as long as Weft's the site's software takes for an operation. */
-double weft_software_factor(const weft_site *site, const weft_operation *operation);
+/* Of every software's GPUs, Weft's too. */
+typedef enum weft_gpu_fact_kind {
+    WEFT_GPU_HOST_WAIT_US,
+    WEFT_GPU_COLLECTIVE_BLOCKS,
+    WEFT_NUM_GPU_FACTS
+} weft_gpu_fact_kind;
+
+typedef struct weft_gpu_fact {
+    const char *what;
+    double value;
+    const char *where; /* who published it, and when */
+} weft_gpu_fact;
+const weft_gpu_fact *weft_gpu_fact_at(weft_gpu_fact_kind kind);
+
+/* How many times as long as Weft's the site's software takes for an operation; selects: of
+ * selective recomputation. */
+double weft_software_factor(const weft_site *site, const weft_operation *operation, bool selects);
+/* Whether selective recomputation is the software's own choice, whatever modules are named; and
+ * the share of a forward's operation that it makes again, by the layer's products. */
+typedef struct weft_software_products {
+    double keys;  /* of the product of queries, keys and values the share of keys */
+    double gates; /* products of the MLP's first one: 1, or 2 */
+} weft_software_products;
+bool weft_software_chooses(int software);
+double weft_software_again(const weft_software_products *products, const weft_operation *operation);
 /* Whether a collective of the layer runs beside the product before it. */
 bool weft_software_is_beside(const weft_site *site, const weft_operation *operation);
 /* Launches of an operation. */
@@ -64,8 +104,13 @@ double weft_software_launches(const weft_site *site, const weft_operation *opera
 /* What of an exchange's rows travels, where a token's choices are spread evenly: all; or one for
  * each rank of the node, or for each other node, that has experts of the token's. */
 double weft_software_exchanged(int software, const weft_group *ep, double experts, double chosen);
-/* Whether gathered weights are copied once more. */
-bool weft_software_copies(int software);
+/* Bytes that copies of an element of gathered weights move, of a rank's share before it is
+ * gathered, and of gradients before they are reduced; 0: as Weft's. */
+double weft_software_gather_copies(int software);
+double weft_software_share_copies(int software);
+double weft_software_gradient_copies(int software);
+/* Bytes of an element of gradients that passes reduce, where weights are shared out; 0: fp32. */
+double weft_software_sharded_bytes(int software);
 /* Bytes that AdamW moves an element; 0: as Weft's. */
 double weft_software_adamw_bytes(int software);
 

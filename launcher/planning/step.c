@@ -24,11 +24,12 @@ static bool has_pairs(const weft_config *config)
 }
 
 /* In two halves backwards of pairs leave the weights' half to tasks of the step. Sharded gradients
- * are reduced right behind their layer. */
+ * that are not reduced beside backwards have memory for one layer. */
 static bool leaves_weights(const weft_config *config)
 {
     return has_pairs(config) && !config->schedule.splits_backward &&
-           weft_parallel_sharding(&config->parallel) < WEFT_SHARD_OPTIM_GRADS;
+           (weft_parallel_sharding(&config->parallel) < WEFT_SHARD_OPTIM_GRADS ||
+            config->parallel.overlap_grad_reduce);
 }
 
 weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_options *moe)
@@ -507,9 +508,9 @@ void weft_step_footprint(const weft_config *config, const weft_step *step, int r
 }
 
 /* What the passes of a rank share: recomputed stashes, slots of what second halves of backwards
- * need and of what is offloaded; with pairs backwards their scratch. */
+ * need and of what is offloaded; scratch. */
 typedef struct shared_bytes {
-    uint64_t recomputed, deferred, slots[WEFT_OFFLOAD_SLOTS], backward_scratch;
+    uint64_t recomputed, deferred, slots[WEFT_OFFLOAD_SLOTS], scratch[WEFT_NUM_SCRATCH_USES];
 } shared_bytes;
 
 static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh,
@@ -527,7 +528,10 @@ static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh
     weft_step_footprint(config, &loaded, rank, program, out);
     out_shared->recomputed = weft_footprint_recomputed(&loaded.outline, rank);
     out_shared->deferred = weft_footprint_all_deferred(&loaded.outline, rank, program);
-    out_shared->backward_scratch = weft_footprint_backward_scratch(&loaded.outline, rank);
+    out_shared->scratch[WEFT_SCRATCH_FORWARD] =
+        out->bytes[WEFT_MEMORY_SCRATCH] - weft_footprint_backward_scratch(&loaded.outline, rank);
+    for (int i = WEFT_SCRATCH_BACKWARD; i < WEFT_NUM_SCRATCH_USES; i++)
+        out_shared->scratch[i] = weft_footprint_scratch(&loaded.outline, rank, (weft_scratch_use)i);
     const weft_offload_sizes sizes = weft_outline_offload_sizes(&loaded.outline, rank);
     memcpy(out_shared->slots, sizes.slot_bytes, sizeof out_shared->slots);
     weft_outline_release(&loaded.outline);
@@ -557,15 +561,18 @@ weft_status weft_step_footprint_at(const weft_config *config, const weft_mesh *m
             footprint_at(config, mesh, step, rank, program, &loads->offloaded[k], &other, &at));
         shared += at.slots[k];
     }
-    uint64_t scratch = 0;
-    for (int backward = 0; backward <= (kept.backward_scratch > 0); backward++) {
-        WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->scratch[backward], &other,
-                              &at));
-        scratch +=
-            backward ? at.backward_scratch : other.bytes[WEFT_MEMORY_SCRATCH] - at.backward_scratch;
+    uint64_t scratch[WEFT_NUM_SCRATCH_USES] = {0};
+    for (int i = 0; i < WEFT_NUM_SCRATCH_USES; i++) {
+        if (kept.scratch[i] == 0)
+            continue;
+        WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->scratch[i], &other, &at));
+        scratch[i] = at.scratch[i];
     }
+    uint64_t backwards = 0;
+    for (int i = WEFT_SCRATCH_BACKWARD; i < WEFT_NUM_SCRATCH_USES; i++)
+        backwards = scratch[i] > backwards ? scratch[i] : backwards;
     out->device_bytes -= out->bytes[WEFT_MEMORY_SCRATCH] + planned;
-    out->bytes[WEFT_MEMORY_SCRATCH] = scratch;
+    out->bytes[WEFT_MEMORY_SCRATCH] = scratch[WEFT_SCRATCH_FORWARD] + backwards;
     out->bytes[WEFT_MEMORY_ACTIVATIONS] += shared - planned;
     out->device_bytes += out->bytes[WEFT_MEMORY_SCRATCH] + shared;
     return WEFT_OK;

@@ -94,6 +94,7 @@ weft_status weft_step_site(const weft_config *config, const weft_cluster *cluste
                        .kinds = kinds,
                        .unsourced = plan->unsourced,
                        .software = config->software,
+                       .clamps = config->model.activation_func_clamp_value > 0,
                        .exchange = (int)plan->step.moe.form,
                        .exchange_chunks = plan->step.moe.num_chunks};
     WEFT_TRY(weft_places_groups(mesh, cluster, weft_mesh_rank(mesh, 0, 0, 0, stage),
@@ -160,8 +161,12 @@ static double adamw_bytes(size_t element_bytes, bool split)
  * unscaled, all clipped; AdamW; the master to the weight. */
 static double plain_adamw_bytes(weft_dtype dtype)
 {
-    const double clear = (double)weft_plain_gradient_bytes(dtype), clip = 8, adamw = 28;
-    return clear + clip + adamw + (dtype == WEFT_F32 ? 0 : 6) + (dtype == WEFT_F16 ? 6 + 8 : 0);
+    size_t bytes = weft_plain_gradient_bytes(dtype); /* cleared */
+    bytes += weft_plain_fact_at(WEFT_PLAIN_CLIP)->value;
+    bytes += weft_plain_fact_at(WEFT_PLAIN_ADAMW)->value;
+    bytes += dtype == WEFT_F32 ? 0 : weft_plain_fact_at(WEFT_PLAIN_MASTER)->value;
+    bytes += dtype == WEFT_F16 ? weft_plain_fact_at(WEFT_PLAIN_UNSCALE)->value : 0;
+    return (double)bytes;
 }
 
 /* The two ends of a tied embedding. */

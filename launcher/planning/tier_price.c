@@ -129,17 +129,6 @@ static void file_walk_drop(file_walk *w, int32_t record, unsigned parts)
         w->places[index].differ &= ~parts;
 }
 
-/* The filed of a record, -1: none. */
-static int32_t file_walk_place(const file_walk *w, int32_t record)
-{
-    return w->cache ? weft_spill_cache_place(w->cache, record) : -1;
-}
-
-static weft_file_bytes file_walk_bytes(const file_walk *w)
-{
-    return w->bytes;
-}
-
 typedef struct tier_layer {
     weft_experts_shape shape;
     weft_program programs[2];
@@ -155,7 +144,8 @@ typedef struct tier_layer {
     weft_moe_costs moe[2]; /* the counts are known */
 } tier_layer;
 
-/* A slot of weights on the device. */
+/* A slot of weights on the device; anyone's may hold what whoever comes next looks for. */
+enum { ANYONES = -2 };
 typedef struct place {
     double filled_us, used_us;
     int layer, position; /* whose they are, */
@@ -263,30 +253,6 @@ static void share_rows(const weft_config *config, const weft_outline *outline, i
         share_rest((1 + (load - 1) * experts) / (load * experts), num, out);
     else
         fall(fmin(EXPERT_LOAD, experts), num, out);
-}
-
-weft_status weft_tier_least_uploads_us(const weft_site *site, const weft_config *config,
-                                       const weft_outline *outline, int num_experts,
-                                       double elements, double *out)
-{
-    weft_arena arena = {0};
-    weft_expert_costs costs;
-    weft_tier_options away = config->tier;
-    double *shares = NULL;
-    away.experts = WEFT_TIER_HOST;
-    *out = 0;
-    if (num_experts == 0 || away.kept < 0)
-        return WEFT_OK;
-    weft_status status = weft_tier_costs(site, outline, elements, &costs);
-    if (status == WEFT_OK)
-        status = WEFT_ARRAY(&arena, (size_t)num_experts, &shares);
-    if (status == WEFT_OK) {
-        share_rows(config, outline, num_experts, shares);
-        for (int q = weft_tier_num_kept(&away, num_experts); q < num_experts; q++)
-            *out += shares[q] > 0 ? costs.upload_us : 0;
-    }
-    weft_arena_release(&arena);
-    return status;
 }
 
 /* --- making -------------------------------------------------------------------------------- */
@@ -486,15 +452,15 @@ typedef struct running {
     tier_layer *layer;
     int index;     /* of the layer */
     uint32_t pass; /* of which micro-batch; alike for its forward and backward */
-    double compute_us;
+    const weft_pass_price *price;
 } running;
 
 static bool is_up(const running *r, const weft_task *task)
 {
     const weft_experts_shape *shape = &r->layer->shape;
     const place *to = &r->walk->slots[(task->expert - shape->num_kept) % shape->num_slots];
-    return to->layer == r->index && to->position == task->expert &&
-           (to->pass == r->pass || r->layer->is_even);
+    return to->layer == ANYONES || (to->layer == r->index && to->position == task->expert &&
+                                    (to->pass == r->pass || r->layer->is_even));
 }
 
 /* A use of a bucket's record. */
@@ -512,7 +478,9 @@ static file_times use_record(weft_tier_walk *w, int bucket, unsigned reads, unsi
  * NULL: it is in none. */
 static double *place_used_us(weft_tier_walk *w, int bucket)
 {
-    const int32_t at = w->file ? file_walk_place(w->file, w->buckets->shapes[bucket].index) : -1;
+    int32_t at = -1;
+    if (w->file && w->file->cache)
+        at = weft_spill_cache_place(w->file->cache, w->buckets->shapes[bucket].index);
     return at < 0 ? NULL : &w->used_us[at];
 }
 
@@ -566,8 +534,10 @@ static double upload(const running *r, const weft_task *task, double at)
     if (task->expert < shape->num_kept)
         return at;
     place *to = &r->walk->slots[(task->expert - shape->num_kept) % shape->num_slots];
-    if (is_up(r, task))
+    if (is_up(r, task)) {
+        *to = (place){to->filled_us, to->used_us, r->index, task->expert, r->pass};
         return at;
+    }
     at = fmax(at, fmax(to->used_us, stepped_us(r->walk, r->layer, task->expert)));
     at = wait_for_place(r, task, at) + r->layer->costs.upload_us;
     use_place(r, task, at);
@@ -725,7 +695,7 @@ static double walk_experts(running *r, bool backward, const weft_pass_experts *h
 static double walk_layer(running *r, const weft_task *task, double at, double *out_us)
 {
     weft_tier_walk *w = r->walk;
-    const weft_pass_price *price = &w->prices[r->index];
+    const weft_pass_price *price = r->price;
     const weft_pass_experts *halves = price->experts, *again = &halves[WEFT_HALF_AGAIN];
     const bool backward = task->kind != WEFT_TASK_FORWARD;
     const weft_pass_experts *half = &halves[backward ? WEFT_HALF_BACKWARD : WEFT_HALF_FORWARD];
@@ -811,7 +781,7 @@ static double walk_pass(weft_tier_walk *w, const weft_task *task, double start, 
                       &end);
     for (int i = 0; i < end - first; i++) {
         const int l = backward ? end - 1 - i : first + i;
-        running r = {w, &w->layers[l], l, (uint32_t)task->micro_batch, 0};
+        running r = {w, &w->layers[l], l, (uint32_t)task->micro_batch, &w->prices[l]};
         double us;
         const double waited = walk_layer(&r, task, at, &us);
         at += us + waited;
@@ -823,19 +793,28 @@ static double walk_pass(weft_tier_walk *w, const weft_task *task, double start, 
     return wait;
 }
 
+/* All was over at `us`, and slots hold what this layer looks for; -1: nothing. */
+static void rest(weft_tier_walk *w, double us, int layer)
+{
+    for (int s = 0; s < w->num_slots; s++)
+        w->slots[s] = (place){us, us, layer, -1, 0};
+    for (int i = 0; i < WEFT_TIER_GRADIENTS; i++)
+        w->gradient_us[i] = us;
+    for (int i = 0; i < WEFT_EXPERTS_STAGING; i++)
+        w->staging_us[i] = us;
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        w->lanes_us[lane] = us;
+    memset(w->busy_us, 0, sizeof w->busy_us);
+    w->enqueued_us = us;
+}
+
 static void begin_step(weft_tier_walk *w, double filed_us)
 {
     if (w->file)
-        w->before = file_walk_bytes(w->file);
+        w->before = w->file->bytes;
     for (int l = 0; l < w->outline->num_layers; l++)
         w->layers[l].has_gradient = false;
-    for (int s = 0; s < w->num_slots; s++)
-        w->slots[s] = (place){0, 0, -1, -1, 0};
-    memset(w->gradient_us, 0, sizeof w->gradient_us);
-    memset(w->staging_us, 0, sizeof w->staging_us);
-    memset(w->lanes_us, 0, sizeof w->lanes_us);
-    memset(w->busy_us, 0, sizeof w->busy_us);
-    w->enqueued_us = 0;
+    rest(w, 0, -1);
     w->lanes_us[WEFT_LANE_FILE] = fmax(0, filed_us);
     for (int b = 0; w->file && b < w->buckets->count; b++) {
         double *used = weft_bucket_is_in_file(&w->buckets->shapes[b]) ? place_used_us(w, b) : NULL;
@@ -884,7 +863,7 @@ weft_status weft_tier_end_step(weft_tier_walk *w)
     if (w->file && !steps_at_once(w))
         update_all(w);
     if (w->file)
-        w->after = file_walk_bytes(w->file);
+        w->after = w->file->bytes;
     return w->status;
 }
 
@@ -927,35 +906,37 @@ double weft_tier_busy_us(const weft_tier_walk *w, weft_lane_kind lane)
     return lane == WEFT_LANE_FILE && w->is_unknown ? -1 : w->busy_us[lane];
 }
 
-/* --- a layer alone -------------------------------------------------------------------------- */
+/* --- layers alone --------------------------------------------------------------------------- */
 
+static const weft_task passes[2] = {{.kind = WEFT_TASK_FORWARD}, {.kind = WEFT_TASK_BACKWARD}};
+
+/* Layers without a step: its bucket is each expert's position. */
 static weft_status make_alone(weft_tier_walk *w, const weft_site *site, const weft_config *config,
                               weft_arena *arena)
 {
-    tier_layer *l = NULL;
-    int *buckets = NULL;
+    const int num_layers = w->outline->num_layers;
+    uint32_t tasks = 0;
+    int num = 0, *buckets = NULL;
     double *stepped = NULL;
-    WEFT_TRY(WEFT_ARRAY(arena, 1, &l));
-    memset(l, 0, sizeof *l);
-    w->layers = l;
-    WEFT_TRY(make_layer(w, site, config, 0, arena));
-    const size_t num = (size_t)l->shape.num_positions;
-    WEFT_TRY(WEFT_ARRAY(arena, num, &buckets));
-    WEFT_TRY(WEFT_ARRAY(arena, num, &stepped));
-    WEFT_TRY(WEFT_ARRAY(arena, num, &w->landed_us));
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->num_slots + 1, &w->slots));
-    WEFT_TRY(WEFT_ARRAY(arena, l->programs[1].num_tasks, &w->ends_us));
-    for (size_t q = 0; q < num; q++) {
-        buckets[q] = (int)q;
-        stepped[q] = -INFINITY;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num_layers, &w->layers));
+    for (int l = 0; l < num_layers; l++) {
+        tier_layer *layer = &w->layers[l];
+        if (w->outline->layers[l].num_experts > 0)
+            WEFT_TRY(make_layer(w, site, config, l, arena));
+        layer->in_order = true;
+        num = layer->shape.num_positions > num ? layer->shape.num_positions : num;
+        tasks = layer->programs[1].num_tasks > tasks ? layer->programs[1].num_tasks : tasks;
     }
-    l->buckets = buckets;
-    l->in_order = true;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &buckets));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &stepped));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &w->landed_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->num_slots + 1, &w->slots));
+    WEFT_TRY(WEFT_ARRAY(arena, tasks, &w->ends_us));
+    for (int q = 0; q < num; q++)
+        stepped[buckets[q] = q] = -INFINITY;
+    for (int l = 0; l < num_layers; l++)
+        w->layers[l].buckets = buckets;
     w->stepped_us = stepped;
-    if (w->outline->tier.experts == WEFT_TIER_FILE &&
-        weft_tier_file_costs(site, w->outline, (double)w->outline->layers[0].expert_elements,
-                             w->outline->accumulates, &l->costs) != WEFT_OK)
-        weft_error_clear(); /* the cluster does not tell: they take no time */
     return WEFT_OK;
 }
 
@@ -963,14 +944,16 @@ weft_status weft_tier_layer_us(const weft_site *site, const weft_config *config,
                                const weft_outline *outline, const weft_pass_price *price,
                                double *out_us)
 {
-    const weft_task passes[2] = {weft_task_of(WEFT_TASK_FORWARD, WEFT_FLOW_NONE),
-                                 weft_task_of(WEFT_TASK_BACKWARD, WEFT_FLOW_NONE)};
     weft_tier_walk w = {.outline = outline, .prices = price};
     weft_arena arena = {0};
-    const weft_status status = make_alone(&w, site, config, &arena);
+    weft_status status = make_alone(&w, site, config, &arena);
     *out_us = 0;
+    if (status == WEFT_OK && outline->tier.experts == WEFT_TIER_FILE &&
+        weft_tier_file_costs(site, outline, (double)outline->layers[0].expert_elements,
+                             outline->accumulates, &w.layers[0].costs) != WEFT_OK)
+        weft_error_clear(); /* the cluster does not tell: they take no time */
     if (status == WEFT_OK) {
-        running r = {&w, w.layers, 0, 0, 0};
+        running r = {&w, w.layers, 0, 0, price};
         begin_step(&w, 0);
         for (int backward = 0; backward < 2; backward++) {
             double us;
@@ -978,6 +961,39 @@ weft_status weft_tier_layer_us(const weft_site *site, const weft_config *config,
             *out_us += us;
         }
     }
+    weft_arena_release(&arena);
+    return status;
+}
+
+/* All that was before is long over. has_gradient: of micro-batches before. */
+static void walk_least(weft_tier_walk *w, const int *layers, int num, const weft_task *task,
+                       bool has_gradient, double *out_us, double *const out_busy_us[2])
+{
+    double at = 0, wait = 0;
+    rest(w, -INFINITY, ANYONES);
+    for (int i = 0; i < num; i++) {
+        running r = {w, &w->layers[layers[i]], i, 0, &w->prices[layers[i]]};
+        double us;
+        r.layer->has_gradient = has_gradient;
+        const double waited = walk_layer(&r, task, at, &us);
+        at += us + waited;
+        out_us[i] = wait += waited;
+        out_busy_us[0][i] = w->busy_us[WEFT_LANE_HOST];
+        out_busy_us[1][i] = w->busy_us[WEFT_LANE_TO_HOST];
+    }
+}
+
+weft_status weft_tier_least_waits(const weft_site *site, const weft_config *config,
+                                  const weft_outline *outline, const weft_pass_price *prices,
+                                  const int *layers, int num,
+                                  double *const out_us[WEFT_TIER_LEASTS])
+{
+    weft_tier_walk w = {.outline = outline, .prices = prices};
+    weft_arena arena = {0};
+    const weft_status status = make_alone(&w, site, config, &arena);
+    for (int pass = 0; pass < WEFT_TIER_PASSES && status == WEFT_OK; pass++)
+        walk_least(&w, layers, num, &passes[pass > 0], pass == WEFT_TIER_LATER_BACKWARD,
+                   out_us[pass], &out_us[WEFT_TIER_ADDS]);
     weft_arena_release(&arena);
     return status;
 }

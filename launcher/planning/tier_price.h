@@ -24,13 +24,6 @@ weft_status weft_tier_file_costs(const weft_site *site, const weft_outline *outl
                                  double elements, bool accumulates,
                                  weft_expert_costs *out) WEFT_CHECKED;
 
-/* What the uploads of a pass through a layer take at least, of so many experts on a rank that have
- * so many elements each, where another layer's experts had the slots before them. Of experts that
- * leave the device, whatever the outline says. Errors: those of weft_tier_costs. */
-weft_status weft_tier_least_uploads_us(const weft_site *site, const weft_config *config,
-                                       const weft_outline *outline, int num_experts,
-                                       double elements, double *out) WEFT_CHECKED;
-
 /* Bytes that the host reads and writes to add a gradient to another, and to sum its squares; of an
  * element. */
 enum { WEFT_TIER_ADD_BYTES = 12, WEFT_TIER_SQUARE_BYTES = 4 };
@@ -75,5 +68,20 @@ double weft_tier_busy_us(const weft_tier_walk *walk, weft_lane_kind lane);
 weft_status weft_tier_layer_us(const weft_site *site, const weft_config *config,
                                const weft_outline *outline, const weft_pass_price *price,
                                double *out_us) WEFT_CHECKED;
+
+/* A forward, the backward of a step's first micro-batch, whose gradients stay where they land, and
+ * that of a later one. */
+enum { WEFT_TIER_FORWARD, WEFT_TIER_FIRST_BACKWARD, WEFT_TIER_LATER_BACKWARD, WEFT_TIER_PASSES };
+/* What the host adds up in a later backward, and what comes down. */
+enum { WEFT_TIER_ADDS = WEFT_TIER_PASSES, WEFT_TIER_DOWNLOADS, WEFT_TIER_LEASTS };
+
+/* What passes wait for experts at least, whatever was before them, and the above: out_us[what][i]
+ * of the first i + 1 layers that the pass meets, each layers[i] of the outline (an outline's layer
+ * may be met several times, each time as another one). Experts in a file take no time of it.
+ * Errors: those of weft_tier_costs. */
+weft_status weft_tier_least_waits(const weft_site *site, const weft_config *config,
+                                  const weft_outline *outline, const weft_pass_price *prices,
+                                  const int *layers, int num,
+                                  double *const out_us[WEFT_TIER_LEASTS]) WEFT_CHECKED;
 
 #endif

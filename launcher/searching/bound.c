@@ -4,57 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/planning/moe_choice.h"
-#include "launcher/planning/pass_price.h"
-#include "launcher/planning/places.h"
-#include "launcher/planning/plan.h"
-#include "launcher/planning/step_price.h"
-#include "launcher/planning/tier_price.h"
-#include "layers/describe/describe.h"
+#include "launcher/searching/kinds.h"
+#include "layers/pass/offload.h"
 #include "schedule/pipeline/order.h"
-
-/* --- tables of layers ---------------------------------------------------------------------- */
-
-/* A kind of layers: embedding, head, and one or two of blocks between; of a user's own model each
- * layer. Microseconds of a micro-batch. */
-typedef struct kind_price {
-    double forward_us, backward_us, recompute_us;
-    double kept_bytes;     /* of its stash, at least */
-    double dense, experts; /* elements of parameters on a rank */
-    double largest[2];     /* of one of them: dense, of experts */
-    double away;           /* elements of experts that may leave the device */
-    double uploads_us;     /* of a pass, if these do */
-} kind_price;
-
-/* All that a table depends on; zeroed before it is filled, to be compared as bytes. */
-typedef struct table_key {
-    int order, class_, tp, cp, ep, etp, binding, sequence_parallel, micro_batch;
-    int recompute, offload, reuse; /* of the form */
-    int splits;                    /* backwards are in two halves */
-    int pp, dp;                    /* where nodes and groups do not nest; else 0 */
-} table_key;
-
-/* What a plan chooses by itself: attention's form over cp, how MoE layers run. */
-typedef struct choice {
-    table_key key;
-    struct choice *next;
-    weft_mesh mesh;
-    weft_moe_options moe;
-} choice;
-
-typedef struct table {
-    table_key key;
-    struct table *next;
-    weft_status status; /* WEFT_CONFIG: what it describes is not legal */
-    weft_error error;
-    double boundary_bytes; /* what a stage hands on, as a piece of memory, at least */
-    int num_kinds;
-    kind_price kinds[]; /* the first, those between, the last */
-} table;
 
 /* What a candidate's passes share out; kept for those that differ in nothing of it. */
 typedef struct sharing_key {
-    table_key table;
+    weft_kind_key table;
     int order, zero, num_chunks, is_v, by_work, pp, dp;
 } sharing_key;
 
@@ -65,71 +21,26 @@ typedef struct sharing {
     const uint16_t *first; /* of its weft_layout */
 } sharing;
 
-enum { NUM_BINS = 1 << 14 };
-
 /* What an element of a parameter takes after the backwards: dense, of experts. Microseconds. */
 typedef struct update_price {
     double reduce_us[2], gather_us[2], step_us[2];
+    /* Of experts beyond device memory; what the host does behind the norm. */
+    double away_reduce_us, away_step_us;
 } update_price;
 
 struct weft_bounds {
-    const weft_search_space *space;
-    weft_model_options short_model;                            /* with a layer of each kind */
-    int64_t short_freq[8], short_windows[8], short_no_rope[8]; /* a layer of each kind */
-    int num_layers;                                            /* of the model's list */
-    int *kind_of;                                              /* [num_layers] */
-    bool own; /* a model function: each layer is a kind */
-    table *bins[NUM_BINS];
-    choice *choices[NUM_BINS];
-    sharing *sharings[NUM_BINS];
-    weft_arena arena;            /* of all tables */
-    const weft_cluster *experts; /* as in weft_site */
+    weft_kind_tables tables;
+    sharing *sharings[WEFT_KIND_BINS];
     weft_layout layout;
     weft_mesh updated;       /* the mesh of `updates` */
     update_price updates[4]; /* by ZeRO's stage */
     uint64_t limit_bytes;    /* the largest of a device */
 };
 
-/* The shortest list with a layer of each kind. */
-static weft_status shorten(weft_bounds *b)
-{
-    const weft_model_options *o = &b->space->config.model;
-    int64_t at[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
-    b->short_model = *o;
-    b->own = weft_config_build(&b->space->config) != NULL;
-    b->num_layers = (int)o->num_layers + 2;
-    if (b->own)
-        return WEFT_OK;
-    WEFT_TRY(WEFT_ARRAY(&b->arena, (size_t)b->num_layers, &b->kind_of));
-    int num = 0;
-    for (int64_t i = 0; i < o->num_layers; i++) {
-        const bool is_moe = weft_model_is_moe_layer(o, i);
-        const bool is_windowed = weft_model_is_windowed_layer(o, i);
-        const bool has_no_rope = !weft_model_is_roped_layer(o, i);
-        const int kind = 4 * has_no_rope + 2 * is_windowed + is_moe;
-        if (at[kind] < 0) {
-            b->short_freq[num] = is_moe;
-            b->short_windows[num] = is_windowed;
-            b->short_no_rope[num] = has_no_rope;
-            at[kind] = num++;
-        }
-        b->kind_of[i + 1] = 1 + (int)at[kind];
-    }
-    b->kind_of[b->num_layers - 1] = 1 + num;
-    b->short_model.num_layers = num;
-    b->short_model.moe_layer_freq =
-        (weft_int_list){.values = b->short_freq, .count = (size_t)num, .is_array = true};
-    b->short_model.window_attn_skip_freq =
-        (weft_int_list){.values = b->short_windows, .count = (size_t)num, .is_array = true};
-    b->short_model.no_rope_freq =
-        (weft_int_list){.values = b->short_no_rope, .count = (size_t)num, .is_array = true};
-    return WEFT_OK;
-}
-
 /* Where some nodes tell none there is none. */
 static void find_limit(weft_bounds *b)
 {
-    const weft_search_space *s = b->space;
+    const weft_search_space *s = b->tables.space;
     const int groups = s->cluster->num_groups;
     for (int g = 0; g < (groups > 0 ? groups : 1); g++) {
         const uint64_t limit = weft_plan_memory_limit(&s->config, s->cluster, groups > 0 ? g : -1);
@@ -146,304 +57,21 @@ weft_status weft_bounds_create(const weft_search_space *space, weft_bounds **out
     weft_bounds *b = calloc(1, sizeof *b);
     if (!b)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for bounds");
-    b->space = space;
-    weft_status status = shorten(b);
-    if (status == WEFT_OK)
-        status = weft_step_experts(&space->config, space->cluster, &b->arena, &b->experts);
-    find_limit(b);
-    if (status != WEFT_OK)
+    const weft_status status = weft_kind_tables_init(space, &b->tables);
+    if (status != WEFT_OK) {
         weft_bounds_destroy(b);
-    else
-        *out = b;
-    return status;
+        return status;
+    }
+    find_limit(b);
+    *out = b;
+    return WEFT_OK;
 }
 
 void weft_bounds_destroy(weft_bounds *b)
 {
     if (b)
-        weft_arena_release(&b->arena);
+        weft_kind_tables_release(&b->tables);
     free(b);
-}
-
-/* --- one table ----------------------------------------------------------------------------- */
-
-/* In pairs what travels may take no time: the other pass computes meanwhile. */
-static weft_status leave_travels(const weft_site *site, const weft_outline *outline, int layer,
-                                 double *forward_us, double *backward_us)
-{
-    weft_moe_costs costs[2];
-    if (!outline->pairs || !outline->layers[layer].host_waits)
-        return WEFT_OK;
-    WEFT_TRY(weft_pass_price_partition(site, outline, layer, costs));
-    double travels_us[2] = {costs[0].counts_us, 0};
-    const int n = outline->shape.moe_partitions > 1 ? outline->shape.moe_partitions : 1;
-    for (int back = 0; back < 2; back++) {
-        travels_us[back] += n * (costs[back].dispatch_us + costs[back].combine_us);
-        for (int i = 0; outline->shape.moe_peer_group > 0 && i < n; i++)
-            travels_us[back] += 2 * costs[back].by_peer_us[i];
-    }
-    *forward_us = fmax(0, *forward_us - travels_us[0] - n * costs[0].permute_us);
-    *backward_us = fmax(0, *backward_us - travels_us[1]);
-    return WEFT_OK;
-}
-
-/* On nodes of several kinds, the cheapest of them. */
-static weft_status price_kind(const weft_bounds *b, weft_site *site, const weft_outline *outline,
-                              int layer, kind_price *out)
-{
-    const weft_cluster *cluster = b->space->cluster;
-    const int groups = cluster->num_groups;
-    for (int g = 0; g < (groups > 0 ? groups : 1); g++) {
-        weft_pass_price price = {0};
-        site->kinds = groups > 0 ? 1u << g : 0;
-        WEFT_TRY(weft_pass_price_add(site, outline, layer, layer + 1, &price));
-        double us[] = {weft_pass_us(&price.forward), weft_pass_us(&price.backward),
-                       weft_pass_us(&price.recompute)};
-        WEFT_TRY(leave_travels(site, outline, layer, &us[0], &us[1]));
-        us[2] = outline->pairs ? 0 : us[2]; /* likewise, and nothing is said of its parts */
-        out->forward_us = g == 0 ? us[0] : fmin(out->forward_us, us[0]);
-        out->backward_us = g == 0 ? us[1] : fmin(out->backward_us, us[1]);
-        out->recompute_us = g == 0 ? us[2] : fmin(out->recompute_us, us[2]);
-    }
-    return WEFT_OK;
-}
-
-/* What a chunk's last layer gives, or the next one offloads, lies elsewhere; so may experts, which
- * the host then steps beside passes. */
-static void count_bytes(const weft_bounds *b, const weft_outline *outline, int layer,
-                        kind_price *out)
-{
-    const bool leave = b->space->config.tier.experts != WEFT_TIER_NONE;
-    const weft_outline_layer *l = &outline->layers[layer];
-    const weft_layer_cost *cost = &l->description.cost;
-    const double row =
-        (double)weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
-    const double away = (double)l->offloaded_bytes + (outline->shape.offload ? row : 0);
-    out->kept_bytes = fmax(0, (double)cost->activation_bytes - away);
-    for (int i = 0; i < l->num_parameters; i++) {
-        const bool expert = l->parameters[i].group == WEFT_GRADIENT_EXPERT;
-        const double elements = expert && leave ? 0 : (double)l->parameters[i].local;
-        *(expert ? &out->experts : &out->dense) += elements;
-        out->away += expert && leave ? (double)l->parameters[i].local : 0;
-        out->largest[expert] = fmax(out->largest[expert], elements);
-    }
-}
-
-/* Of a user's own model nothing is said of layers' experts. A figure that is missing is the plan's
- * to name. */
-static weft_status price_uploads(const weft_bounds *b, const weft_config *config,
-                                 const weft_mesh *mesh, const weft_site *site,
-                                 const weft_outline *outline, kind_price *out)
-{
-    const int num = (int)config->model.num_experts / mesh->ep;
-    if (!(out->away > 0) || b->own || b->space->cluster->num_groups > 0)
-        return WEFT_OK;
-    const weft_status status =
-        weft_tier_least_uploads_us(site, config, outline, num, out->away / num, &out->uploads_us);
-    if (status == WEFT_CONFIG)
-        weft_error_clear();
-    return status == WEFT_CONFIG ? WEFT_OK : status;
-}
-
-static weft_status fill(weft_bounds *b, const weft_config *config, const weft_mesh *mesh,
-                        weft_site *site, const weft_outline *outline, const table_key *key,
-                        table **out)
-{
-    const size_t num = (size_t)outline->num_layers;
-    table *t;
-    WEFT_TRY(weft_arena_alloc(&b->arena, sizeof(table) + num * sizeof(kind_price), &t));
-    t->key = *key;
-    t->num_kinds = (int)num;
-    t->boundary_bytes =
-        (double)weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
-    for (int l = 0; l < t->num_kinds; l++) {
-        WEFT_TRY(price_kind(b, site, outline, l, &t->kinds[l]));
-        count_bytes(b, outline, l, &t->kinds[l]);
-        WEFT_TRY(price_uploads(b, config, mesh, site, outline, &t->kinds[l]));
-    }
-    *out = t;
-    return WEFT_OK;
-}
-
-/* The layers' list on one stage of this mesh. */
-static weft_status outline_kinds(const weft_bounds *b, const weft_config *config,
-                                 const weft_mesh *mesh, const weft_moe_options *moe,
-                                 weft_outline *out)
-{
-    weft_model_setup setup = weft_step_setup(config, moe);
-    weft_parallel_options alone = config->parallel;
-    weft_mesh stage = *mesh;
-    if (!b->own)
-        setup.options = &b->short_model;
-    alone.pipeline_model_parallel_size = 1;
-    alone.num_virtual_stages_per_pipeline_rank = alone.num_layers_per_virtual_pipeline_stage = 0;
-    alone.decoder_first_pipeline_num_layers = alone.decoder_last_pipeline_num_layers = 0;
-    alone.pipeline_model_parallel_layout = "";
-    alone.use_distributed_optimizer = false;
-    alone.data_parallel_sharding_strategy = 0;
-    setup.parallel = &alone;
-    setup.rules = (weft_string_list){0}; /* a pattern may name layers that are not here */
-    stage.world /= stage.pp;
-    stage.pp = 1;
-    return weft_model_outline(&setup, &stage, weft_config_build(config), out);
-}
-
-static size_t bin_of(const void *key, size_t num_bytes)
-{
-    const unsigned char *bytes = key;
-    uint64_t hash = 14695981039346656037u;
-    for (size_t i = 0; i < num_bytes; i++)
-        hash = (hash ^ bytes[i]) * 1099511628211u;
-    return hash >> 20 & (NUM_BINS - 1);
-}
-
-static weft_status make_choice(weft_bounds *b, const weft_config *config, const weft_mesh *p2p,
-                               choice *out)
-{
-    const weft_cluster *cluster = b->space->cluster;
-    const weft_topology topology = {.world = p2p->world,
-                                    .num_nodes = cluster->num_nodes,
-                                    .ranks_per_node = cluster->ranks_per_node};
-    weft_context_selection context;
-    weft_moe_nodes nodes;
-    weft_moe_selection moe;
-    out->mesh = *p2p;
-    WEFT_TRY(weft_topology_check(&topology, p2p, config->parallel.allow_tp_across_nodes));
-    WEFT_TRY(weft_context_choose(config, &topology, &out->mesh, &context));
-    WEFT_TRY(weft_moe_find_nodes(config, &out->mesh, &topology, &nodes));
-    WEFT_TRY(weft_moe_selection_start(config, &out->mesh, &nodes, &moe));
-    if (config->moe_load > 0)
-        moe.options.load.rows = weft_plan_load_on(config, &out->mesh);
-    out->moe = moe.options;
-    return WEFT_OK;
-}
-
-/* A plan chooses by prices that know nothing of what is offloaded, nor, of MoE layers, of what is
- * recomputed. */
-static weft_status find_choice(weft_bounds *b, const weft_config *config, const weft_mesh *p2p,
-                               const table_key *of_table, const choice **out)
-{
-    table_key key = *of_table;
-    key.offload = key.splits = 0;
-    key.recompute = p2p->cp > 1 ? key.recompute : 0;
-    choice **bin = &b->choices[bin_of(&key, sizeof key)], *c = *bin;
-    while (c && memcmp(&c->key, &key, sizeof key) != 0)
-        c = c->next;
-    *out = c;
-    if (c)
-        return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc(&b->arena, sizeof *c, &c));
-    c->key = key;
-    WEFT_TRY(make_choice(b, config, p2p, c));
-    c->next = *bin;
-    *bin = c;
-    *out = c;
-    return WEFT_OK;
-}
-
-static weft_status make_table(weft_bounds *b, const weft_config *config, const weft_mesh *p2p,
-                              int first_rank, const table_key *key, table **out)
-{
-    const choice *chosen;
-    weft_outline outline;
-    WEFT_TRY(find_choice(b, config, p2p, key, &chosen));
-    weft_site site = {.cluster = b->space->cluster,
-                      .experts = b->experts,
-                      .curves = b->space->config.planned_curves,
-                      .unsourced = true,
-                      .exchange = (int)chosen->moe.form,
-                      .exchange_chunks = chosen->moe.num_chunks};
-    WEFT_TRY(weft_places_pass_groups(&chosen->mesh, b->space->cluster, first_rank,
-                                     weft_config_sends_directly(config), &site));
-    WEFT_TRY(outline_kinds(b, config, &chosen->mesh, &chosen->moe, &outline));
-    const weft_status status = fill(b, config, &chosen->mesh, &site, &outline, key, out);
-    weft_outline_release(&outline);
-    return status;
-}
-
-/* Whether groups of `span` ranks and nodes nest. */
-static bool nests(int span, int each)
-{
-    return span % each == 0 || each % span == 0;
-}
-
-/* Where groups and nodes nest, a group lies like every other one of its axis: what differs between
- * stages, and with the number of stages and replicas, has no part in passes. */
-static bool is_alike(const weft_bounds *b, const weft_candidate *c, const weft_mesh *mesh)
-{
-    const weft_cluster *cluster = b->space->cluster;
-    const int each = cluster->ranks_per_node, stage = mesh->world / c->pp;
-    const bool nest = nests(c->tp, each) && nests(c->tp * c->cp, each) &&
-                      nests(c->etp * c->ep, each) && nests(stage, each);
-    return cluster->num_groups == 0 && nest &&
-           (strcmp(mesh->order, "tp-cp-ep-dp-pp") == 0 ||
-            strcmp(mesh->order, "tp-cp-ep-pp-dp") == 0);
-}
-
-/* The parts of a sequence lie a whole number of nodes apart, which is as far as any. */
-static bool is_far(const weft_bounds *b, const weft_candidate *c, const weft_mesh *mesh)
-{
-    const weft_cluster *cluster = b->space->cluster;
-    const int each = cluster->ranks_per_node;
-    return cluster->num_groups == 0 && cluster->num_levels == 0 && nests(c->tp, each) &&
-           nests(c->etp * c->ep, each) && c->tp * c->dp % each == 0 &&
-           strcmp(mesh->order, "tp-ep-dp-cp-pp") == 0;
-}
-
-static table_key key_of(const weft_bounds *b, const weft_candidate *c, const weft_config *config,
-                        const weft_mesh *mesh, int first_rank)
-{
-    const weft_cluster *cluster = b->space->cluster;
-    const weft_search_form *form = &b->space->forms[c->form];
-    const bool alike = is_alike(b, c, mesh), far = is_far(b, c, mesh);
-    table_key key;
-    memset(&key, 0, sizeof key);
-    key.order = alike ? -1 : far ? -2 : c->order;
-    if (!alike && !far) {
-        key.class_ = cluster->num_groups > 0 ? first_rank : first_rank % cluster->ranks_per_node;
-        key.pp = c->pp;
-        key.dp = c->dp;
-    }
-    key.tp = c->tp;
-    key.cp = c->cp;
-    key.ep = c->ep;
-    key.etp = c->etp;
-    key.binding = c->binding;
-    key.sequence_parallel = c->sequence_parallel;
-    key.micro_batch = c->micro_batch;
-    key.recompute = form->recompute;
-    key.offload = form->offload;
-    key.reuse = form->reuse;
-    key.splits = config->schedule.splits_backward;
-    return key;
-}
-
-/* A table that is not legal is kept with its error. */
-static weft_status find_table(weft_bounds *b, const weft_candidate *c, const weft_config *config,
-                              const weft_mesh *mesh, int stage, const table **out)
-{
-    const int first_rank = weft_mesh_rank(mesh, 0, 0, 0, stage);
-    const table_key key = key_of(b, c, config, mesh, first_rank);
-    table **bin = &b->bins[bin_of(&key, sizeof key)], *t = *bin;
-    while (t && memcmp(&t->key, &key, sizeof key) != 0)
-        t = t->next;
-    if (!t) {
-        const weft_status status = make_table(b, config, mesh, first_rank, &key, &t);
-        if (status == WEFT_CONFIG) {
-            weft_error error;
-            weft_error_take(&error);
-            WEFT_TRY(weft_arena_alloc(&b->arena, sizeof *t, &t));
-            t->key = key;
-            t->status = WEFT_CONFIG;
-            t->error = error;
-        } else {
-            WEFT_TRY(status);
-        }
-        t->next = *bin;
-        *bin = t;
-    }
-    *out = t;
-    return t->status == WEFT_OK ? WEFT_OK : weft_error_put(&t->error);
 }
 
 /* --- a candidate --------------------------------------------------------------------------- */
@@ -454,30 +82,31 @@ typedef struct bounding {
     weft_config config;
     weft_mesh mesh;
     int num_layers, num_micro_batches;
-    const table *table;               /* of the stage at hand */
+    const weft_kind_table *table;     /* of the stage at hand */
     const weft_shared_passes *shared; /* NULL: not known */
 } bounding;
 
-static const kind_price *kind_at(const bounding *b, int layer)
+static const weft_kind_price *kind_at(const bounding *b, int layer)
 {
-    return &b->table->kinds[b->bounds->own ? layer : b->bounds->kind_of[layer]];
+    return &b->table->kinds[b->bounds->tables.own ? layer : b->bounds->tables.kind_of[layer]];
 }
 
 /* A chunk of a stage. */
 typedef struct chunk_sum {
     double forward_us, backward_us, recompute_us, kept_bytes, dense, experts;
-    double away, uploads_us, any_recompute_us; /* uploads: of a pass */
+    double away, expert;          /* elements, and those of an expert */
+    double less_us;               /* of a step's first backward, than of the others */
+    double adds_us, downloads_us; /* of experts, of a later backward */
 } chunk_sum;
 
-/* The first layer with experts may find them in their slots: those of the pass before. */
 static chunk_sum sum_layers(const bounding *b, const weft_layout *layout, int first, int end)
 {
     const weft_recompute_options *recompute = &b->config.train.recompute;
     const bool full = recompute->granularity == WEFT_RECOMPUTE_FULL;
     chunk_sum sum = {0};
-    double last = 0, most_us = 0;
+    double last = 0;
     for (int l = first; l < end; l++) {
-        const kind_price *kind = kind_at(b, l);
+        const weft_kind_price *kind = kind_at(b, l);
         const bool again = full && layout && weft_recompute_group(recompute, layout, l) > 0;
         sum.forward_us += kind->forward_us;
         sum.backward_us += kind->backward_us;
@@ -487,13 +116,83 @@ static chunk_sum sum_layers(const bounding *b, const weft_layout *layout, int fi
         sum.dense += kind->dense;
         sum.experts += kind->experts;
         sum.away += kind->away;
-        sum.any_recompute_us += kind->recompute_us;
-        sum.uploads_us += kind->uploads_us;
-        most_us = fmax(most_us, kind->uploads_us);
+        sum.expert = fmax(sum.expert, kind->expert);
     }
-    sum.uploads_us -= most_us;
     sum.kept_bytes -= fmin(last, b->table->boundary_bytes);
     return sum;
+}
+
+static int num_copying(const bounding *b, int first, int end)
+{
+    int num = 0;
+    for (int l = first; l < end; l++)
+        num += kind_at(b, l)->copy_us[0] + kind_at(b, l)->input_us[0] > 0;
+    return num;
+}
+
+/* The slots of a stage's rings. */
+static int num_copy_slots(const bounding *b, const weft_layout *layout, int stage)
+{
+    int most = 0;
+    for (int c = 0; c < layout->num_chunks; c++) {
+        int first, end;
+        weft_layout_range(layout, stage, c, &first, &end);
+        const int num = num_copying(b, first, end);
+        most = num > most ? num : most;
+    }
+    return most < WEFT_OFFLOAD_SLOTS ? most : WEFT_OFFLOAD_SLOTS;
+}
+
+/* What the chunk's passes wait for copies of what they offload. From the end of a pass to that of
+ * the next one there are all copies but those for which there are slots. Where the layer offloads
+ * with which a pass ends, its copy begins there, or there the slot is free: one more, and a layer
+ * behind it. No other layer's output is the first one's input. */
+static void add_copies(const bounding *b, int first, int end, int num_slots, chunk_sum *sum)
+{
+    double *const passes[] = {&sum->forward_us, &sum->backward_us};
+    for (int back = 0; back < 2 && num_slots > 0 && end > first; back++) {
+        double us = 0, most_us = 0;
+        for (int l = first; l < end; l++) {
+            const weft_kind_price *kind = kind_at(b, l);
+            const double copy_us = kind->copy_us[back] + (l > first ? kind->input_us[back] : 0);
+            us += copy_us;
+            most_us = fmax(most_us, copy_us);
+        }
+        const int last = back ? first : end - 1;
+        const bool ends = num_copying(b, last, last + 1) > 0;
+        const double behind = back ? kind_at(b, last)->backward_us : kind_at(b, last)->forward_us;
+        *passes[back] =
+            fmax(*passes[back], us - (num_slots - ends) * most_us + (ends ? behind : 0));
+    }
+}
+
+/* What the chunk's passes wait for experts. A figure that is missing is the plan's to name. */
+static weft_status add_waits(const bounding *b, int first, int end, chunk_sum *sum)
+{
+    const weft_site site = {.cluster = b->bounds->tables.space->cluster,
+                            .experts = b->bounds->tables.experts,
+                            .curves = b->bounds->tables.space->config.planned_curves,
+                            .unsourced = true};
+    const int last = b->num_layers - 1;
+    double us[WEFT_TIER_LEASTS];
+    first = first > 1 ? first : 1;
+    end = end < last ? end : last;
+    if (!b->table->away)
+        return WEFT_OK;
+    const weft_status status =
+        weft_away_waits(b->table->away, &site, &b->config, b->bounds->tables.kind_of, first, end,
+                        sum->recompute_us, &b->bounds->tables.arena, us);
+    if (status == WEFT_CONFIG) {
+        weft_error_clear();
+        return WEFT_OK;
+    }
+    WEFT_TRY(status);
+    sum->forward_us += us[WEFT_TIER_FORWARD];
+    sum->backward_us += us[WEFT_TIER_LATER_BACKWARD];
+    sum->less_us = us[WEFT_TIER_LATER_BACKWARD] - us[WEFT_TIER_FIRST_BACKWARD];
+    sum->adds_us = us[WEFT_TIER_ADDS];
+    sum->downloads_us = us[WEFT_TIER_DOWNLOADS];
+    return WEFT_OK;
 }
 
 static bool steps_on_host(const weft_config *config)
@@ -538,16 +237,6 @@ static bool leaves(const bounding *b, const chunk_sum *sum, double kept)
         return b->config.tier.experts != WEFT_TIER_NONE;
     with.experts += with.away;
     return limit > 0 && state_bytes(b, &with) + kept > (double)limit;
-}
-
-/* What goes up for a stage's passes, one after the other behind the first one's start; the last one
- * ends behind it. A pass may end earlier than the walk of its experts by what it makes again, which
- * is done ahead of it. */
-static double uploads_us(const bounding *b, const chunk_sum *sum)
-{
-    if (b->config.schedule.splits_backward || b->config.schedule.overlap_moe_expert_parallel_comm)
-        return 0;
-    return 2.0 * b->num_micro_batches * sum->uploads_us - sum->any_recompute_us;
 }
 
 /* Stashes that a stage has at once, at least. */
@@ -595,17 +284,82 @@ static weft_status least_us(const weft_site *site, const weft_group *group, int 
     return WEFT_OK;
 }
 
+enum { ADAMW_BYTES = 28 }; /* of an element, at least */
+
+/* Experts beyond device memory are buckets of their own. A figure that is missing is the plan's to
+ * name. */
+static weft_status price_away(const bounding *b, const weft_site *site, const weft_group *group,
+                              double elements, bool zero, update_price *out)
+{
+    const double element = (double)weft_dtype_bytes(weft_config_dtype(&b->config)),
+                 share = zero ? 1.0 / group->size : 1;
+    const bool split = b->config.train.split_master || element == sizeof(float);
+    weft_estimate reduce = {0}, step = {0}, gather = {0};
+    weft_status status =
+        weft_work_us(site, WEFT_COST_ADAMW_HOST,
+                     elements * share * (ADAMW_BYTES + (split ? 0 : element)), &step);
+    if (status == WEFT_OK && group->size > 1)
+        status = weft_collective_us(
+            site, group, zero ? WEFT_COLLECTIVE_REDUCE_SCATTER : WEFT_COLLECTIVE_ALL_REDUCE,
+            elements * sizeof(float), &reduce);
+    if (status == WEFT_OK && group->size > 1 && zero)
+        status = weft_collective_us(site, group, WEFT_COLLECTIVE_ALL_GATHER, elements * element,
+                                    &gather);
+    if (status == WEFT_CONFIG)
+        weft_error_clear();
+    else if (status != WEFT_OK)
+        return status;
+    out->away_reduce_us = status == WEFT_OK ? reduce.us / elements : 0;
+    out->away_step_us = status == WEFT_OK ? (step.us + gather.us) / elements : 0;
+    return WEFT_OK;
+}
+
+/* Of the kinds of layers with the table at hand the smallest expert; 0: there is none. */
+static double smallest_expert(const weft_kind_table *t)
+{
+    double least = 0;
+    for (int k = 0; k < t->num_kinds; k++)
+        if (t->kinds[k].expert > 0 && (least == 0 || t->kinds[k].expert < least))
+            least = t->kinds[k].expert;
+    return least;
+}
+
+/* Of a gradient group's buckets of at most `most` elements; section 1: of experts. */
+static weft_status price_section(const bounding *b, const weft_site *site, const weft_group *group,
+                                 int section, double most, update_price *updates)
+{
+    const double element = (double)weft_dtype_bytes(weft_config_dtype(&b->config)),
+                 expert = section == 1 ? smallest_expert(b->table) : 0;
+    const weft_cost_kind kind = steps_on_host(&b->config) ? WEFT_COST_ADAMW_HOST : WEFT_COST_ADAMW;
+    for (int zero = 0; zero < 2; zero++) {
+        update_price *u = &updates[zero];
+        const double share = zero ? 1.0 / group->size : 1;
+        WEFT_TRY(least_us(site, NULL, kind, most, share * ADAMW_BYTES, &u->step_us[section]));
+        if (expert > 0)
+            WEFT_TRY(price_away(b, site, group, expert, zero, u));
+        if (group->size == 1)
+            continue;
+        WEFT_TRY(least_us(site, group,
+                          zero ? WEFT_COLLECTIVE_REDUCE_SCATTER : WEFT_COLLECTIVE_ALL_REDUCE, most,
+                          sizeof(float), &u->reduce_us[section]));
+        if (zero)
+            WEFT_TRY(least_us(site, group, WEFT_COLLECTIVE_ALL_GATHER, most, element,
+                              &u->gather_us[section]));
+    }
+    return WEFT_OK;
+}
+
 static weft_status price_updates(bounding *b, weft_arena *scratch)
 {
-    enum { ADAMW_BYTES = 28, MARGIN = 32 };
+    enum { MARGIN = 32 };
     static const weft_axis axes[] = {WEFT_AXIS_DP_CP, WEFT_AXIS_EDP};
-    const weft_cluster *cluster = b->bounds->space->cluster;
-    const weft_site site = {.cluster = cluster, .experts = b->bounds->experts, .unsourced = true};
-    const double element = (double)weft_dtype_bytes(weft_config_dtype(&b->config));
-    const weft_cost_kind kind = steps_on_host(&b->config) ? WEFT_COST_ADAMW_HOST : WEFT_COST_ADAMW;
+    const weft_cluster *cluster = b->bounds->tables.space->cluster;
+    const weft_site site = {
+        .cluster = cluster, .experts = b->bounds->tables.experts, .unsourced = true};
+    update_price *updates = b->bounds->updates;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)b->mesh.world, sizeof(int), &memory));
-    memset(b->bounds->updates, 0, sizeof b->bounds->updates);
+    memset(updates, 0, sizeof b->bounds->updates);
     for (int i = 0; i < 2; i++) {
         int *ranks = memory;
         double most = (double)b->config.parallel.ddp_bucket_size;
@@ -615,25 +369,13 @@ static weft_status price_updates(bounding *b, weft_arena *scratch)
         const weft_group group =
             weft_group_of(cluster, ranks, size, weft_config_sends_directly(&b->config));
         most += MARGIN + (double)WEFT_ALIGN_ELEMENTS * size; /* of padding */
-        for (int zero = 0; zero < 2; zero++) {
-            update_price *u = &b->bounds->updates[zero];
-            const double share = zero ? 1.0 / size : 1;
-            WEFT_TRY(least_us(&site, NULL, kind, most, share * ADAMW_BYTES, &u->step_us[i]));
-            if (size == 1)
-                continue;
-            WEFT_TRY(least_us(&site, &group,
-                              zero ? WEFT_COLLECTIVE_REDUCE_SCATTER : WEFT_COLLECTIVE_ALL_REDUCE,
-                              most, sizeof(float), &u->reduce_us[i]));
-            if (zero)
-                WEFT_TRY(least_us(&site, &group, WEFT_COLLECTIVE_ALL_GATHER, most, element,
-                                  &u->gather_us[i]));
-        }
+        WEFT_TRY(price_section(b, &site, &group, i, most, updates));
     }
-    update_price *updates = b->bounds->updates; /* passes reduce, and gather, what they share out */
-    for (int i = 0; i < 2; i++) {
-        updates[2].step_us[i] = updates[3].step_us[i] = updates[1].step_us[i];
-        updates[2].gather_us[i] = updates[1].gather_us[i];
+    for (int zero = 2; zero < 4; zero++) { /* passes reduce, and gather, what they share out */
+        updates[zero] = updates[1];
+        memset(updates[zero].reduce_us, 0, sizeof updates[zero].reduce_us);
     }
+    memset(updates[3].gather_us, 0, sizeof updates[3].gather_us);
     b->bounds->updated = b->mesh;
     return WEFT_OK;
 }
@@ -649,14 +391,14 @@ static bool same_mesh(const weft_mesh *a, const weft_mesh *b)
  * a stage is at hand. */
 static weft_status find_updates(bounding *b, const update_price **out)
 {
-    const weft_cluster *cluster = b->bounds->space->cluster;
+    const weft_cluster *cluster = b->bounds->tables.space->cluster;
     const weft_sharding zero = weft_parallel_sharding(&b->config.parallel);
     const int each = cluster->ranks_per_node;
     *out = NULL;
     if (b->config.train.parameter_rules.count > 0 ||
-        key_of(b->bounds, b->candidate, &b->config, &b->mesh, 0).pp != 0 ||
-        !nests(b->mesh.tp * b->mesh.cp * b->mesh.pp, each) ||
-        !nests(b->mesh.etp * b->mesh.ep * b->mesh.pp, each))
+        weft_kind_key_of(&b->bounds->tables, b->candidate, &b->config, &b->mesh, 0).pp != 0 ||
+        !weft_ranks_nest(b->mesh.tp * b->mesh.cp * b->mesh.pp, each) ||
+        !weft_ranks_nest(b->mesh.etp * b->mesh.ep * b->mesh.pp, each))
         return WEFT_OK;
     if (!same_mesh(&b->bounds->updated, &b->mesh)) {
         weft_arena scratch = {0};
@@ -668,9 +410,17 @@ static weft_status find_updates(bounding *b, const update_price **out)
     return WEFT_OK;
 }
 
-static double reduce_us(const update_price *u, const chunk_sum *sum)
+static bool are_away(const bounding *b)
 {
-    return u ? sum->dense * u->reduce_us[0] + sum->experts * u->reduce_us[1] : 0;
+    const int tier = b->config.tier.experts;
+    return tier == WEFT_TIER_HOST || tier == WEFT_TIER_FILE;
+}
+
+static double reduce_us(const bounding *b, const update_price *u, const chunk_sum *sum)
+{
+    return u ? sum->dense * u->reduce_us[0] + sum->experts * u->reduce_us[1] +
+                   (are_away(b) ? sum->away * u->away_reduce_us : 0)
+             : 0;
 }
 
 /* After the norm: steps one after the other, and what they updated is gathered. */
@@ -682,51 +432,6 @@ static double after_norm_us(const update_price *u, const chunk_sum *sum)
 }
 
 /* --- all of it ----------------------------------------------------------------------------- */
-
-/* The least of each figure of the blocks. */
-static kind_price least_block(const bounding *b)
-{
-    kind_price least = *kind_at(b, b->num_layers > 2 ? 1 : 0);
-    for (int l = 2; l < b->num_layers - 1; l++) {
-        const kind_price *kind = kind_at(b, l);
-        least.forward_us = fmin(least.forward_us, kind->forward_us);
-        least.backward_us = fmin(least.backward_us, kind->backward_us);
-        least.dense = fmin(least.dense, kind->dense);
-        least.experts = fmin(least.experts, kind->experts);
-        least.uploads_us = fmin(least.uploads_us, kind->uploads_us);
-    }
-    return least;
-}
-
-/* However layers are cut. Some stage has as many blocks as the mean, rounded up. And with stages'
- * passes T_s, whose sum is T, x >= m T_s + sum of T_i, i < s, for all s means T_s <= (x - sum) / m,
- * so that T <= x (1 - (1 - 1 / m)^p). Of backwards in two halves T <= x p / m. */
-static weft_status bound_by_mean(bounding *b, weft_bound *out)
-{
-    const update_price *updates;
-    const double m = b->num_micro_batches, p = b->mesh.pp;
-    WEFT_TRY(find_table(b->bounds, b->candidate, &b->config, &b->mesh, 0, &b->table));
-    WEFT_TRY(find_updates(b, &updates));
-    const chunk_sum sum = sum_layers(b, NULL, 0, b->num_layers);
-    const kind_price block = least_block(b);
-    const double blocks = b->num_layers > 2 ? ceil((b->num_layers - 2) / p) : 0;
-    const chunk_sum most = {.dense = blocks * block.dense, .experts = blocks * block.experts};
-    const double passes = blocks * m * (block.forward_us + block.backward_us);
-    note_memory(b, state_bytes(b, &sum) / b->mesh.pp, out);
-    out->step_us = (sum.forward_us + sum.backward_us) /
-                   (b->config.schedule.splits_backward ? p / m : 1 - pow(1 - 1 / m, p));
-    out->step_us = fmax(out->step_us, passes);
-    const chunk_sum mean = {
-        .dense = sum.dense / p, .experts = sum.experts / p, .away = sum.away / p};
-    const chunk_sum up = {.uploads_us = fmax(0, blocks - 1) * block.uploads_us,
-                          .any_recompute_us = sum.any_recompute_us};
-    if (leaves(b, &mean, 0))
-        out->step_us = fmax(out->step_us, uploads_us(b, &up));
-    out->step_us =
-        fmax(out->step_us, passes - blocks * block.backward_us + reduce_us(updates, &most));
-    out->step_us += after_norm_us(updates, &most);
-    return WEFT_OK;
-}
 
 /* What is known of a stage whose chunks are added from the last to the first. */
 typedef struct stage_sum {
@@ -740,39 +445,45 @@ typedef struct stage_sum {
 /* A chunk's gradients are final in its last backward, before which all forwards are over, all
  * backwards of the chunks behind it, and its own but one. From there on reductions of it and of the
  * chunks in front of it are one after the other. */
-static stage_sum sum_stage(const bounding *b, const weft_layout *layout, int stage,
-                           const update_price *updates)
+static weft_status sum_stage(const bounding *b, const weft_layout *layout, int stage,
+                             const update_price *updates, stage_sum *out)
 {
     const double m = b->num_micro_batches;
     const bool splits = b->config.schedule.splits_backward;
-    stage_sum out = {.least_kept = INFINITY};
+    *out = (stage_sum){.least_kept = INFINITY};
     double behind_us = 0;
     for (int c = layout->num_chunks - 1; c >= 0; c--) {
         int begin, end;
         weft_layout_range(layout, stage, c, &begin, &end);
         chunk_sum sum = sum_layers(b, layout, begin, end);
+        if (!b->shared)
+            add_copies(b, begin, end, num_copy_slots(b, layout, stage), &sum);
+        WEFT_TRY(add_waits(b, begin, end, &sum));
         if (b->shared) {
             const weft_shared_chunk *shared = &b->shared->chunks[stage * b->shared->num_chunks + c];
             sum.forward_us += shared->us[0];
             sum.backward_us += shared->us[1];
-            out.start_us += shared->start_us[0] + shared->start_us[1];
-            out.first_start_us[0] = shared->start_us[0];
-            out.first_start_us[1] = fmin(0, shared->start_us[1]);
+            out->start_us += shared->start_us[0] + shared->start_us[1];
+            out->first_start_us[0] = shared->start_us[0];
+            out->first_start_us[1] = fmin(0, shared->start_us[1]);
         }
-        out.behind_us = splits ? 0 : fmax(out.behind_us, behind_us + (m - 1) * sum.backward_us);
-        behind_us += m * sum.backward_us - reduce_us(updates, &sum);
-        out.all.forward_us += sum.forward_us;
-        out.all.backward_us += sum.backward_us;
-        out.all.recompute_us += sum.recompute_us;
-        out.all.dense += sum.dense;
-        out.all.experts += sum.experts;
-        out.all.away += sum.away;
-        out.all.uploads_us += sum.uploads_us;
-        out.all.any_recompute_us += sum.any_recompute_us;
-        out.least_kept = fmin(out.least_kept, sum.kept_bytes);
-        out.first = sum;
+        const double but_one_us = m > 1 ? (m - 1) * sum.backward_us - sum.less_us : 0;
+        out->behind_us = splits ? 0 : fmax(out->behind_us, behind_us + but_one_us);
+        behind_us += m * sum.backward_us - sum.less_us - reduce_us(b, updates, &sum);
+        out->all.forward_us += sum.forward_us;
+        out->all.backward_us += sum.backward_us;
+        out->all.recompute_us += sum.recompute_us;
+        out->all.less_us += sum.less_us;
+        out->all.dense += sum.dense;
+        out->all.experts += sum.experts;
+        out->all.away += sum.away;
+        out->all.expert = fmax(out->all.expert, sum.expert);
+        out->all.adds_us += sum.adds_us;
+        out->all.downloads_us += sum.downloads_us;
+        out->least_kept = fmin(out->least_kept, sum.kept_bytes);
+        out->first = sum;
     }
-    return out;
+    return WEFT_OK;
 }
 
 static double tail_us(const bounding *b, int stage)
@@ -780,54 +491,168 @@ static double tail_us(const bounding *b, int stage)
     return b->shared ? b->shared->tail_us[stage] : 0;
 }
 
-static weft_status bound_by_stages(bounding *b, weft_bound *out)
+/* What is known of the stages in front. */
+typedef struct stages_sum {
+    double before_us[2]; /* their forwards and backwards of the first micro-batch */
+    double after_us;     /* what is behind the norm */
+    double stepped_us;   /* until the host has stepped all experts, less the forwards */
+    double rest_us;      /* from the first backward on, less the backwards */
+    bool away;
+} stages_sum;
+
+/* Of two experts on a rank the second one gets no rows: one has twice the mean. */
+static bool has_pair(const bounding *b)
+{
+    for (int k = 0; k < b->table->num_kinds; k++)
+        if (b->table->kinds[k].expert > 0 &&
+            fabs(b->table->kinds[k].away / b->table->kinds[k].expert - 2) < 0.5)
+            return true;
+    return false;
+}
+
+/* What the host does for a stage's experts behind the norm before every one is stepped that a
+ * forward needs. Where several ranks step an expert its layer may wait for all but the last. */
+static double host_us(const bounding *b, const update_price *u, const chunk_sum *sum)
+{
+    const bool but_one = b->config.tier.experts == WEFT_TIER_FILE || has_pair(b) ||
+                         (b->mesh.edp > 1 && weft_parallel_sharding(&b->config.parallel) != 0);
+    return u ? fmax(0, sum->away - (but_one ? sum->expert : 0)) * u->away_step_us : 0;
+}
+
+/* Whether every expert gets rows, but of two. */
+static bool uses_all(const weft_config *c)
+{
+    return !(c->moe_expert_load > 0) && !(c->moe_load > 0) &&
+           !(c->model.moe_router_forced_load > 0);
+}
+
+/* Forwards that come behind a stage's first backward, at least. */
+static double num_forwards_behind(const bounding *b, int stage)
+{
+    const weft_schedule_options *o = &b->config.schedule;
+    const int ahead = b->mesh.pp - stage, m = b->num_micro_batches;
+    const bool alternates =
+        b->mesh.pp == 1 || (o->pipeline_schedule == WEFT_PIPELINE_1F1B &&
+                            !(o->pipeline_schedule_file && o->pipeline_schedule_file[0]));
+    return alternates && b->bounds->layout.num_chunks == 1 && m > ahead ? m - ahead : 0;
+}
+
+/* The host steps experts beside the next step's forward. From the norm of a step to that of the
+ * next one there are all updates, the rest of the forward that needed the last of them, then all
+ * backwards: none begins before a forward has been through all layers. */
+static double bound_by_host(const bounding *b, const stages_sum *sum)
+{
+    const bool one = b->bounds->layout.num_chunks == 1 && !b->config.schedule.splits_backward;
+    return sum->stepped_us + sum->rest_us + (one ? sum->before_us[0] + sum->before_us[1] : 0);
+}
+
+/* What of a step's gradients has come down, and is added up, when the last expert has computed: all
+ * but the last ones, as there are two slots for them on the device and two in host memory. */
+static double gradients_us(const bounding *b, const chunk_sum *sum)
+{
+    const double m = b->num_micro_batches, used = has_pair(b) ? sum->away / 2 : sum->away,
+                 one = used > 0 ? sum->expert / used : 0;
+    if (!uses_all(&b->config))
+        return 0;
+    return fmax((m - 1) * sum->adds_us - 4 * one * sum->adds_us,
+                m * sum->downloads_us - 2 * one * sum->downloads_us);
+}
+
+static void add_host(const bounding *b, const update_price *updates, const stage_sum *stage, int s,
+                     const double front_us[2], stages_sum *sum)
+{
+    const bool one = b->bounds->layout.num_chunks == 1 && !b->config.schedule.splits_backward;
+    const double us = host_us(b, updates, &stage->all), m = b->num_micro_batches;
+    const double passes = m * (stage->all.backward_us + stage->all.recompute_us) -
+                          stage->all.less_us + fmin(0, stage->start_us) +
+                          num_forwards_behind(b, s) * stage->all.forward_us;
+    const double rest = front_us[1] + fmax(passes, gradients_us(b, &stage->all));
+    if (weft_step_drains(&b->config))
+        sum->after_us = fmax(sum->after_us, us);
+    sum->stepped_us = fmax(sum->stepped_us, us - (one ? sum->before_us[0] : 0));
+    sum->rest_us = fmax(sum->rest_us, rest - (one ? sum->before_us[1] : 0));
+}
+
+static weft_status add_stage(const bounding *b, int s, const update_price *updates, stages_sum *sum,
+                             weft_bound *out)
 {
     const weft_layout *layout = &b->bounds->layout;
-    const bool alike = key_of(b->bounds, b->candidate, &b->config, &b->mesh, 0).pp == 0;
-    const double m = b->num_micro_batches;
+    const double m = b->num_micro_batches, before[2] = {sum->before_us[0], sum->before_us[1]};
+    stage_sum stage;
+    WEFT_TRY(sum_stage(b, layout, s, updates, &stage));
+    const chunk_sum *all = &stage.all;
+    const double end_us = before[0] + stage.start_us - all->less_us +
+                          m * (all->forward_us + all->backward_us + all->recompute_us);
+    out->step_us = fmax(out->step_us, end_us + before[1] + tail_us(b, 0));
+    out->step_us = fmax(out->step_us, end_us + tail_us(b, s));
+    out->step_us = fmax(out->step_us, before[0] + fmin(0, stage.start_us) + m * all->forward_us +
+                                          stage.behind_us + reduce_us(b, updates, all));
+    if (are_away(b))
+        out->step_us = fmax(out->step_us, before[0] + fmin(0, stage.start_us) + all->forward_us +
+                                              gradients_us(b, all) + before[1]);
+    const double kept = stage.least_kept * num_in_flight(b, s, layout->num_chunks);
+    sum->away |= leaves(b, all, kept);
+    sum->after_us = fmax(sum->after_us, after_norm_us(updates, all));
+    sum->before_us[0] += stage.first.forward_us + stage.first_start_us[0];
+    /* Of halves nothing waits for the weights'. */
+    sum->before_us[1] +=
+        b->config.schedule.splits_backward
+            ? 0
+            : stage.first.backward_us - stage.first.less_us + stage.first_start_us[1];
+    if (are_away(b))
+        add_host(b, updates, &stage, s, before, sum);
+    note_memory(b, state_bytes(b, all) + kept, out);
+    return WEFT_OK;
+}
+
+static weft_status bound_by_stages(bounding *b, weft_bound *out, bool *out_away)
+{
+    const bool alike =
+        weft_kind_key_of(&b->bounds->tables, b->candidate, &b->config, &b->mesh, 0).pp == 0;
     const update_price *updates = NULL;
-    double before_us[2] = {0, 0}; /* forwards and backwards of the stages in front */
-    double after_us = 0, up_us = 0;
-    bool away = false;
+    stages_sum sum = {.stepped_us = -INFINITY, .rest_us = -INFINITY};
     for (int s = 0; s < b->mesh.pp; s++) {
         if (s == 0 || !alike)
-            WEFT_TRY(find_table(b->bounds, b->candidate, &b->config, &b->mesh, s, &b->table));
+            WEFT_TRY(weft_kind_table_find(&b->bounds->tables, b->candidate, &b->config, &b->mesh, s,
+                                          &b->table));
         if (s == 0)
             WEFT_TRY(find_updates(b, &updates));
-        const stage_sum sum = sum_stage(b, layout, s, updates);
-        const double pass = sum.all.forward_us + sum.all.backward_us + sum.all.recompute_us;
-        const double end_us = before_us[0] + sum.start_us + m * pass;
-        out->step_us = fmax(out->step_us, end_us + before_us[1] + tail_us(b, 0));
-        out->step_us = fmax(out->step_us, end_us + tail_us(b, s));
-        out->step_us =
-            fmax(out->step_us, before_us[0] + fmin(0, sum.start_us) + m * sum.all.forward_us +
-                                   sum.behind_us + reduce_us(updates, &sum.all));
-        const double kept = sum.least_kept * num_in_flight(b, s, layout->num_chunks);
-        up_us = fmax(up_us, before_us[0] + uploads_us(b, &sum.all) + before_us[1]);
-        away |= leaves(b, &sum.all, kept);
-        after_us = fmax(after_us, after_norm_us(updates, &sum.all));
-        before_us[0] += sum.first.forward_us + sum.first_start_us[0];
-        /* Of halves nothing waits for the weights'. */
-        before_us[1] +=
-            b->config.schedule.splits_backward ? 0 : sum.first.backward_us + sum.first_start_us[1];
-        note_memory(b, state_bytes(b, &sum.all) + kept, out);
+        WEFT_TRY(add_stage(b, s, updates, &sum, out));
     }
-    out->step_us = away ? fmax(out->step_us, up_us) : out->step_us;
-    out->step_us += after_us;
+    *out_away = sum.away;
+    out->step_us += sum.after_us;
+    if (are_away(b) && uses_all(&b->config) && !weft_step_drains(&b->config) &&
+        !weft_step_at_once(&b->config))
+        out->step_us = fmax(out->step_us, bound_by_host(b, &sum));
+    return WEFT_OK;
+}
+
+/* Where experts leave the device because they have no room, the time is that of experts on the
+ * host. */
+static weft_status bound_as_they_lie(bounding *b, weft_bound *out)
+{
+    weft_bound away = {.fits = true};
+    bool leave;
+    WEFT_TRY(bound_by_stages(b, out, &leave));
+    if (b->config.tier.experts != WEFT_TIER_AUTO || !leave)
+        return WEFT_OK;
+    b->config.tier.experts = WEFT_TIER_HOST;
+    WEFT_TRY(bound_by_stages(b, &away, &leave));
+    out->step_us = away.step_us;
     return WEFT_OK;
 }
 
 static weft_status start(weft_bounds *bounds, const weft_candidate *c, bounding *b)
 {
-    *b = (bounding){.bounds = bounds, .candidate = c, .num_layers = bounds->num_layers};
-    weft_space_apply(bounds->space, c, &b->config);
-    WEFT_TRY(weft_mesh_build(&b->config.parallel, bounds->space->world, b->config.model.num_experts,
-                             &b->mesh));
+    *b = (bounding){.bounds = bounds, .candidate = c, .num_layers = bounds->tables.num_layers};
+    weft_space_apply(bounds->tables.space, c, &b->config);
+    WEFT_TRY(weft_mesh_build(&b->config.parallel, bounds->tables.space->world,
+                             b->config.model.num_experts, &b->mesh));
     b->num_micro_batches =
         (int)(b->config.train.global_batch_size / b->config.train.micro_batch_size / b->mesh.dp);
-    if (bounds->own) {
-        const table *first;
-        WEFT_TRY(find_table(bounds, c, &b->config, &b->mesh, 0, &first));
+    if (bounds->tables.own) {
+        const weft_kind_table *first;
+        WEFT_TRY(weft_kind_table_find(&bounds->tables, c, &b->config, &b->mesh, 0, &first));
         b->num_layers = first->num_kinds;
     }
     return WEFT_OK;
@@ -835,25 +660,21 @@ static weft_status start(weft_bounds *bounds, const weft_candidate *c, bounding 
 
 weft_status weft_bound_of(weft_bounds *bounds, const weft_candidate *c, weft_bound *out)
 {
+    const double *work;
     bounding b;
     *out = (weft_bound){.fits = true};
     WEFT_TRY(start(bounds, c, &b));
-    const char *layout = b.config.parallel.pipeline_model_parallel_layout;
-    if (layout && strcmp(layout, "auto") == 0 && bounds->space->cluster->num_groups == 0 &&
-        key_of(bounds, c, &b.config, &b.mesh, 0).pp == 0)
-        return bound_by_mean(&b, out);
-    if (layout && strcmp(layout, "auto") == 0)
-        return WEFT_OK; /* stages' layers have prices of their own */
-    WEFT_TRY(weft_layout_build(&b.config.parallel, b.mesh.pp, b.num_layers, NULL, &bounds->layout));
-    return bound_by_stages(&b, out);
+    WEFT_TRY(weft_kind_work_find(&bounds->tables, c, &b.config, &b.mesh, &work));
+    WEFT_TRY(weft_layout_build(&b.config.parallel, b.mesh.pp, b.num_layers, work, &bounds->layout));
+    return bound_as_they_lie(&b, out);
 }
 
 /* --- the tighter one ----------------------------------------------------------------------- */
 
 bool weft_bound_is_loose(const weft_bounds *bounds, const weft_candidate *c)
 {
-    return bounds->space->cluster->num_groups == 0 &&
-           (c->by_work || c->zero >= 2 || bounds->space->forms[c->form].offload);
+    return bounds->tables.space->cluster->num_groups == 0 &&
+           (c->zero >= 2 || bounds->tables.space->forms[c->form].offload);
 }
 
 static sharing_key key_of_sharing(const bounding *b)
@@ -861,7 +682,7 @@ static sharing_key key_of_sharing(const bounding *b)
     const weft_candidate *c = b->candidate;
     sharing_key key;
     memset(&key, 0, sizeof key);
-    key.table = key_of(b->bounds, c, &b->config, &b->mesh, 0);
+    key.table = weft_kind_key_of(&b->bounds->tables, c, &b->config, &b->mesh, 0);
     key.order = c->order;
     key.zero = c->zero;
     key.num_chunks = c->num_chunks;
@@ -876,9 +697,9 @@ static weft_status make_sharing(const bounding *b, const sharing_key *key, shari
 {
     weft_bounds *bounds = b->bounds;
     weft_layout *layout = &bounds->layout;
-    const choice *chosen;
+    weft_kind_choice *chosen;
     void *memory;
-    WEFT_TRY(find_choice(bounds, &b->config, &b->mesh, &key->table, &chosen));
+    WEFT_TRY(weft_kind_choice_find(&bounds->tables, &b->config, &b->mesh, &key->table, &chosen));
     weft_mesh mesh = b->mesh; /* that of the choice may have other stages and replicas */
     mesh.cp_comm_type = chosen->mesh.cp_comm_type;
     mesh.cp_inner = chosen->mesh.cp_inner;
@@ -886,12 +707,13 @@ static weft_status make_sharing(const bounding *b, const sharing_key *key, shari
     if (away.tier.experts == WEFT_TIER_AUTO)
         away.tier.experts = WEFT_TIER_HOST;
     sharing *s;
-    WEFT_TRY(weft_arena_alloc(&bounds->arena, sizeof(sharing), &s));
+    WEFT_TRY(weft_arena_alloc(&bounds->tables.arena, sizeof(sharing), &s));
     s->key = *key;
-    WEFT_TRY(weft_shared_passes_find(&away, bounds->space->cluster, bounds->experts, &mesh,
-                                     &chosen->moe, &bounds->arena, layout, &s->passes));
+    WEFT_TRY(weft_shared_passes_find(&away, bounds->tables.space->cluster, bounds->tables.experts,
+                                     &mesh, &chosen->moe, &bounds->tables.arena, layout,
+                                     &s->passes));
     const size_t num = (size_t)weft_layout_num_stages(layout) + 1;
-    WEFT_TRY(weft_arena_alloc_array(&bounds->arena, num, sizeof *layout->first, &memory));
+    WEFT_TRY(weft_arena_alloc_array(&bounds->tables.arena, num, sizeof *layout->first, &memory));
     memcpy(memory, layout->first, num * sizeof *layout->first);
     s->first = memory;
     *out = s;
@@ -901,7 +723,7 @@ static weft_status make_sharing(const bounding *b, const sharing_key *key, shari
 static weft_status find_sharing(const bounding *b, const sharing **out)
 {
     const sharing_key key = key_of_sharing(b);
-    sharing **bin = &b->bounds->sharings[bin_of(&key, sizeof key)], *s = *bin;
+    sharing **bin = &b->bounds->sharings[weft_kind_bin(&key, sizeof key)], *s = *bin;
     while (s && memcmp(&s->key, &key, sizeof key) != 0)
         s = s->next;
     if (!s) {
@@ -928,5 +750,5 @@ weft_status weft_bound_tighten(weft_bounds *bounds, const weft_candidate *c, wef
     layout->num_layers = b.num_layers;
     memcpy(layout->first, found->first,
            ((size_t)weft_layout_num_stages(layout) + 1) * sizeof *layout->first);
-    return bound_by_stages(&b, out);
+    return bound_as_they_lie(&b, out);
 }

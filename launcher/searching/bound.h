@@ -7,15 +7,24 @@
  * that micro-batch goes back through them. So with F_s, B_s the passes of stage s's first chunk and
  * T_s all passes of a micro-batch on s
  *     step >= max over s of  sum of F_i, i < s  +  m T_s  +  sum of B_i, i < s
- * whatever the order of compute. What is reduced, gathered, sent or updated comes on top. A layout
- * by work has some stage with the mean of all stages' work: m sum T / p.
+ * whatever the order of compute. What is reduced, gathered, sent or updated comes on top. A pass
+ * takes no less than the copies of what it offloads, but those that slots hold back.
+ *
+ * Experts beyond device memory. A pass waits for what comes up for them, and for what the host adds
+ * up, no less than if all lanes were idle before it and each slot held what it looks for first: its
+ * layers are walked as a price walks them (planning/tier_price.h). All that comes down and is added
+ * up in a step is one chain, too. And no backward begins before a forward has been through all
+ * layers, whose experts the host has stepped since the norm of the step before. So with S_s what
+ * the host steps behind the norm, from one norm to the next
+ *     step >= max of S_s  +  the rest of that forward  +  all backwards.
+ * Experts that may leave the device (auto) are taken for left where some stage has no room.
  *
  * Memory. A stage holds its weights, gradients and optimizer's state, no more divided than ZeRO's
  * stage divides them, and the stash of as many micro-batches as its order has in flight at once.
  *
- * Of gradients and weights that passes share out, and of what they offload, such a bound knows
- * nothing. A tighter one has the passes with them, and layers as they are cut by work
- * (weft_shared_passes): its F and B are those of the price. It takes an outline of the model.
+ * Of gradients and weights that passes share out such a bound knows nothing, and of what they
+ * offload little. A tighter one has the passes with them (weft_shared_passes): its F and B are
+ * those of the price. It takes an outline of the model.
  *
  * Where layers lie in the same way on nodes they have the same prices: tables of them are kept by
  * everything that they depend on. */

@@ -23,18 +23,34 @@ static size_t print_path(const weft_json_place *at, char path[PATH_BYTES])
     return used + (size_t)more < PATH_BYTES ? used + (size_t)more : PATH_BYTES - 1;
 }
 
-weft_status weft_json_refuse(const weft_json_place *at, const char *format, ...)
+WEFT_PRINTF(2, 0)
+static weft_status refuse_place(const weft_json_place *at, const char *format, va_list arguments)
 {
     char path[PATH_BYTES], text[256];
-    va_list arguments;
-    va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
     for (char *c = text; *c; c++) /* one line, whatever the file holds */
         if ((unsigned char)*c < ' ')
             *c = ' ';
     print_path(at, path);
     return WEFT_ERROR(WEFT_FILE, "%s%s: %s", at->file, path, text);
+}
+
+weft_status weft_json_refuse(const weft_json_place *at, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    const weft_status status = refuse_place(at, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+weft_status weft_json_refuse_unknown(const weft_json_place *at, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    const weft_status status = refuse_place(at, format, arguments);
+    va_end(arguments);
+    return weft_error_unknown(status);
 }
 
 weft_status weft_json_whole(const char *file, const char *text, weft_json_place *out)
@@ -81,10 +97,11 @@ weft_status weft_json_members(const weft_json_place *object, const char *names,
     }
     for (const char *cursor = NULL; weft_json_next(object->value, &cursor, &name, &value);) {
         const int index = index_among(names, name.start + 1, name.bytes - 2);
-        if (index < 0 || out[index].value.start)
-            return weft_json_refuse(object, "\"%.*s\" %s",
-                                    (int)(name.bytes < 62 ? name.bytes - 2 : 60), name.start + 1,
-                                    index < 0 ? "is not known" : "stands twice");
+        const int shown = (int)(name.bytes < 62 ? name.bytes - 2 : 60);
+        if (index < 0)
+            return weft_json_refuse_unknown(object, "\"%.*s\" is not known", shown, name.start + 1);
+        if (out[index].value.start)
+            return weft_json_refuse(object, "\"%.*s\" stands twice", shown, name.start + 1);
         out[index].value = value;
     }
     return WEFT_OK;
@@ -182,8 +199,8 @@ weft_status weft_json_get_choice(const weft_json_place *at, const char *names, i
     WEFT_TRY(expect(at, WEFT_JSON_STRING, "a string"));
     *out = index_among(names, at->value.start + 1, at->value.bytes - 2);
     if (*out < 0)
-        return weft_json_refuse(at, "%.*s is not known; expected one of %s",
-                                (int)(at->value.bytes < 60 ? at->value.bytes : 60), at->value.start,
-                                names);
+        return weft_json_refuse_unknown(at, "%.*s is not known; expected one of %s",
+                                        (int)(at->value.bytes < 60 ? at->value.bytes : 60),
+                                        at->value.start, names);
     return WEFT_OK;
 }

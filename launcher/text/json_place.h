@@ -17,6 +17,9 @@ typedef struct weft_json_place {
 /* WEFT_FILE: the file, the path and this text. */
 weft_status weft_json_refuse(const weft_json_place *at, const char *format, ...)
     WEFT_PRINTF(2, 3) WEFT_CHECKED;
+/* The same of what the file may hold and Weft does not know. */
+weft_status weft_json_refuse_unknown(const weft_json_place *at, const char *format, ...)
+    WEFT_PRINTF(2, 3) WEFT_CHECKED;
 /* The whole of a text, which must be an object. */
 weft_status weft_json_whole(const char *file, const char *text, weft_json_place *out) WEFT_CHECKED;
 

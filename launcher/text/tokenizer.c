@@ -398,9 +398,7 @@ weft_status weft_tokenizer_create(const weft_tokenizer_source *source, weft_toke
 
 bool weft_tokenizer_is_unknown(weft_status status)
 {
-    const char *text = weft_error_get()->text;
-    return status == WEFT_CONFIG ||
-           (status == WEFT_FILE && (strstr(text, "not known") || strstr(text, "the pattern")));
+    return status == WEFT_CONFIG || (status == WEFT_FILE && weft_error_get()->is_unknown);
 }
 
 weft_status weft_tokenizer_open(const weft_tokenizer_info *info, weft_tokenizer **out)

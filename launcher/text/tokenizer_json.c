@@ -49,7 +49,7 @@ static weft_status read_pattern(const weft_json_place *at, weft_arena *arena, we
         return WEFT_OK;
     }
     const weft_status status = weft_pattern_create(text.text, pattern);
-    return status == WEFT_FILE ? weft_json_refuse(&members[1], "%s", weft_error_get()->text)
+    return status == WEFT_FILE ? weft_json_refuse_unknown(&members[1], "%s", weft_error_get()->text)
                                : status;
 }
 
@@ -65,7 +65,8 @@ static weft_status add_change(const weft_json_place *step, weft_changes *changes
 {
     if (changes->count == WEFT_MOST_STEPS) {
         weft_pattern_destroy(change->pattern);
-        return weft_json_refuse(step, "more than %d steps, which is not known", WEFT_MOST_STEPS);
+        return weft_json_refuse_unknown(step, "more than %d steps, which is not known",
+                                        WEFT_MOST_STEPS);
     }
     changes->steps[changes->count++] = *change;
     return WEFT_OK;
@@ -116,7 +117,8 @@ static weft_status add_split(const weft_json_place *step, weft_rules *rules,
 {
     if (rules->num_splits == WEFT_MOST_STEPS) {
         weft_pattern_destroy(split->pattern);
-        return weft_json_refuse(step, "more than %d steps, which is not known", WEFT_MOST_STEPS);
+        return weft_json_refuse_unknown(step, "more than %d steps, which is not known",
+                                        WEFT_MOST_STEPS);
     }
     rules->splits[rules->num_splits++] = *split;
     return WEFT_OK;
@@ -162,8 +164,9 @@ static weft_status add_word_change(words_reader *r, const weft_json_place *step,
                                    const weft_change *change)
 {
     if (r->out->num_splits > 0)
-        return weft_json_refuse(step, "changes words behind a step that splits, which is not "
-                                      "known");
+        return weft_json_refuse_unknown(step,
+                                        "changes words behind a step that splits, which is not "
+                                        "known");
     return add_change(step, &r->out->word_changes, change);
 }
 
@@ -206,8 +209,8 @@ static weft_status read_metaspace(const weft_json_place *step, weft_arena *arena
     WEFT_TRY(weft_json_get_flag(&members[3], &m.split));
     WEFT_TRY(weft_json_get_flag(&members[4], &prefix));
     if (!prefix && m.prepend != NEVER)
-        return weft_json_refuse(&members[4],
-                                "is false, which is not known where prepend_scheme is not never");
+        return weft_json_refuse_unknown(
+            &members[4], "is false, which is not known where prepend_scheme is not never");
     if (m.replacement.bytes == 0)
         return weft_json_refuse(&members[1], "expected a character");
     *out = m;
@@ -235,7 +238,7 @@ static weft_status read_words(void *to, const weft_json_place *step, int type)
 {
     words_reader *r = to;
     if (r->out->tables.is_of_bytes)
-        return weft_json_refuse(step, "stands behind ByteLevel, which is not known");
+        return weft_json_refuse_unknown(step, "stands behind ByteLevel, which is not known");
     return type == SPLIT        ? read_split(r, step)
            : type == DIGITS     ? read_digits(r, step)
            : type == BYTE_LEVEL ? read_byte_level(r, step)
@@ -319,7 +322,7 @@ static weft_status read_replace(pieces_reader *r, const weft_json_place *step)
     const bool is_regex = pattern;
     weft_pattern_destroy(pattern);
     if (is_regex)
-        return weft_json_refuse(&members[1], "Regex is not known in a decoder");
+        return weft_json_refuse_unknown(&members[1], "Regex is not known in a decoder");
     return replace_in_pieces(r, from, to);
 }
 
@@ -332,7 +335,7 @@ static weft_status read_strip(pieces_reader *r, const weft_json_place *step)
     WEFT_TRY(weft_json_get_whole(&members[2], INT32_MAX, &strip.start));
     WEFT_TRY(weft_json_get_whole(&members[3], INT32_MAX, &strip.stop));
     if (!r->is_fused || r->out->strip.character.text || strip.character.bytes == 0)
-        return weft_json_refuse(
+        return weft_json_refuse_unknown(
             step, "expected one Strip of a character, behind Fuse; another is not known");
     r->out->strip = strip;
     return WEFT_OK;
@@ -354,7 +357,8 @@ static weft_status read_decoder(void *to, const weft_json_place *step, int type)
     if (type == STRIP)
         return read_strip(r, step);
     if (r->is_fused || r->out->strip.character.text)
-        return weft_json_refuse(step, "stands where pieces are one text, which is not known");
+        return weft_json_refuse_unknown(step,
+                                        "stands where pieces are one text, which is not known");
     if (type == REPLACE)
         return read_replace(r, step);
     if (type == DECODE_METASPACE)
@@ -375,8 +379,8 @@ static weft_status tokenizer_json_pieces(const weft_json_place *decoder, const w
     pieces_reader r = {.arena = arena, .out = out};
     const size_t count = out->tables.num_tokens;
     if (!weft_json_is_there(decoder))
-        return weft_json_refuse(decoder,
-                                "missing, which is not known; expected how tokens become text");
+        return weft_json_refuse_unknown(
+            decoder, "missing, which is not known; expected how tokens become text");
     WEFT_TRY(WEFT_ARRAY(arena, count, &out->pieces));
     memcpy(out->pieces, texts, count * sizeof *texts);
     return read_steps(decoder, "decoders",
@@ -545,7 +549,7 @@ static weft_status map_tokens(reader *r, const weft_json_place *vocab)
     }
     for (int byte = 0; byte < 256; byte++)
         if (t->byte_ids[byte] == WEFT_NO_ID)
-            return weft_json_refuse(
+            return weft_json_refuse_unknown(
                 vocab, "no token for byte %d, which ByteLevel needs: one without is not known",
                 byte);
     return WEFT_OK;
@@ -560,7 +564,7 @@ static weft_status find_fallbacks(reader *r, const weft_json_place *vocab)
         const int bytes = snprintf(name, sizeof name, "<0x%02X>", byte);
         t->byte_ids[byte] = weft_text_ids_find(&r->ids, name, (size_t)bytes);
         if (t->byte_ids[byte] == WEFT_NO_ID)
-            return weft_json_refuse(
+            return weft_json_refuse_unknown(
                 vocab, "no token %s, which byte_fallback needs: one without is not known", name);
     }
     return WEFT_OK;
@@ -603,7 +607,7 @@ static weft_status refuse_affix(reader *r, const weft_json_place *at)
     if (!weft_json_is_there(at))
         return WEFT_OK;
     WEFT_TRY(weft_json_get_text(at, &r->scratch, &text));
-    return text.bytes > 0 ? weft_json_refuse(at, "is not known") : WEFT_OK;
+    return text.bytes > 0 ? weft_json_refuse_unknown(at, "is not known") : WEFT_OK;
 }
 
 static weft_status read_model(reader *r, const weft_json_place *model, const weft_json_place *added)
@@ -621,7 +625,7 @@ static weft_status read_model(reader *r, const weft_json_place *model, const wef
                                "merges",
                                m));
     if (weft_json_is_there(&m[DROPOUT]))
-        return weft_json_refuse(&m[DROPOUT], "is not known; null leaves no merge out");
+        return weft_json_refuse_unknown(&m[DROPOUT], "is not known; null leaves no merge out");
     WEFT_TRY(refuse_affix(r, &m[PREFIX]));
     WEFT_TRY(refuse_affix(r, &m[SUFFIX]));
     WEFT_TRY(weft_json_get_flag(&m[FUSED], &t->fuse_unknown));
@@ -802,7 +806,7 @@ static weft_status read_post_processor(reader *r, const weft_json_place *step)
         return weft_json_members(step, "type|add_prefix_space|trim_offsets|use_regex", m);
     if (type == 2) {
         if (r->rules->front.count + r->rules->back.count > 0)
-            return weft_json_refuse(step, "a second TemplateProcessing is not known");
+            return weft_json_refuse_unknown(step, "a second TemplateProcessing is not known");
         return read_template(r, step);
     }
     WEFT_TRY(weft_json_members(step, "type|processors", m));
@@ -816,8 +820,9 @@ static weft_status read_post_processor(reader *r, const weft_json_place *step)
 
 static weft_status refuse_setting(const weft_json_place *at, const char *what)
 {
-    return weft_json_is_there(at) ? weft_json_refuse(at, "%s is not known; null does none", what)
-                                  : WEFT_OK;
+    return weft_json_is_there(at)
+               ? weft_json_refuse_unknown(at, "%s is not known; null does none", what)
+               : WEFT_OK;
 }
 
 static weft_status read_file(reader *r, const char *file, const char *text)

@@ -88,8 +88,10 @@ static void write_rank(FILE *out, const weft_mesh *mesh, int rank, bool routes, 
         write_load(out, "deferred_load", &m->loads.deferred);
         write_load(out, "offloaded_load_0", &m->loads.offloaded[0]);
         write_load(out, "offloaded_load_1", &m->loads.offloaded[1]);
-        write_load(out, "scratch_load", &m->loads.scratch[0]);
-        write_load(out, "backward_scratch_load", &m->loads.scratch[1]);
+        write_load(out, "scratch_load", &m->loads.scratch[WEFT_SCRATCH_FORWARD]);
+        write_load(out, "backward_scratch_load", &m->loads.scratch[WEFT_SCRATCH_BACKWARD]);
+        write_load(out, "leaving_scratch_load", &m->loads.scratch[WEFT_SCRATCH_LEAVING]);
+        write_load(out, "left_scratch_load", &m->loads.scratch[WEFT_SCRATCH_LEFT]);
     }
     write_purposes(out, "used", m->used);
     fprintf(out,

@@ -454,6 +454,59 @@ weft_status weft_run_lock(const weft_run_folder *folder, const weft_run_start *s
     return WEFT_OK;
 }
 
+weft_status weft_run_check_room(const weft_run_folder *folder, uint64_t bytes)
+{
+    weft_status status = WEFT_OK;
+    char all[4096], trial[4096 + 8];
+    const int length = snprintf(all, sizeof all, "%s/checkpoints", folder->path);
+    if (length < 0 || length >= (int)sizeof all)
+        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", folder->path);
+    snprintf(trial, sizeof trial, "%s/.trial", all);
+    const bool is_new = mkdir(all, 0777) == 0;
+    FILE *file = weft_file_create(trial);
+    if (!file)
+        status =
+            WEFT_ERROR(WEFT_FILE, "%s: no checkpoint can be saved there: %s", all, strerror(errno));
+    else
+        status = weft_file_reserve(fileno(file), all, bytes);
+    if (file) {
+        fclose(file);
+        unlink(trial);
+    }
+    if (is_new)
+        rmdir(all);
+    return status;
+}
+
+/* What the lock's holder wrote; "" where there is no such file. */
+static void read_lock(const char *path, char who[300])
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    ssize_t length = fd < 0 ? 0 : pread(fd, who, 299, 0);
+    if (fd >= 0)
+        close(fd);
+    who[length > 0 ? length : 0] = '\0';
+}
+
+weft_status weft_run_check_shared(const weft_run_folder *folder, weft_comm *world)
+{
+    const struct timespec pause = {.tv_nsec = 100000000};
+    char path[4096], said[300] = "", seen[300] = "";
+    WEFT_TRY(lock_path(folder, path));
+    read_lock(path, said);
+    WEFT_TRY(weft_comm_broadcast_host(world, said, sizeof said, 0));
+    for (int tries = 0; tries < 300; tries++) {
+        read_lock(path, seen);
+        if (strcmp(seen, said) == 0 && access(path, F_OK) == 0)
+            return WEFT_OK;
+        nanosleep(&pause, NULL);
+    }
+    return WEFT_ERROR(WEFT_FILE,
+                      "%s: what rank 0 made there is not seen here: a run needs a folder that all "
+                      "nodes share",
+                      folder->path);
+}
+
 /* --- what was imported --------------------------------------------------------------------- */
 
 static weft_status copy_text(const char *from, const char *to, const char *name)

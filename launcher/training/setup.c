@@ -704,7 +704,7 @@ weft_status weft_setup_comm(const weft_config *config, const weft_config_source 
 static weft_groups_use uses_of(const weft_trainer *t)
 {
     const weft_model_options *model = &t->config.model;
-    bool has_own = weft_config_build(&t->config) != NULL;
+    bool has_own = weft_config_has_own_model(&t->config);
     const weft_sharding sharding = weft_parallel_sharding(&t->config.parallel);
     const bool by_muon = !t->evaluates && t->config.train.optimizer == WEFT_OPTIMIZER_MUON;
     const bool gathers =

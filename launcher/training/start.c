@@ -183,6 +183,17 @@ static bool is_same(const mark *a, const mark *b)
            a->time.tv_nsec == b->time.tv_nsec;
 }
 
+/* Whether the start that ended so found its folder moved or removed: what was saved since is in a
+ * new one, or there is none. Nobody goes on with that unasked. */
+static bool was_moved(const char *run, int exit_code)
+{
+    char ledger[4096], saved[4096];
+    snprintf(ledger, sizeof ledger, "%s/ledger.jsonl", run);
+    snprintf(saved, sizeof saved, "%s/checkpoints", run);
+    return exit_code == weft_status_exit_code(WEFT_FILE) && access(ledger, F_OK) != 0 &&
+           (access(saved, F_OK) == 0 || access(run, F_OK) != 0);
+}
+
 /* The words of a start that goes on. One by --resume-from keeps its words until it has saved: newer
  * checkpoints are of what it has left. */
 static int make_words(const weft_run_folder *folder, const mark *first, int argc, char **argv,
@@ -316,7 +327,7 @@ static weft_status restarts_run(const weft_reliability_options *options,
     alive_clear(folder->path);
     weft_status status = weft_launch_mpirun(world, argc, argv, folder->path, exit_code);
     while (status == WEFT_OK && weft_restarts_is_fault(*exit_code) && !weft_stop_asked() &&
-           goes_on(options, &h, folder->path, *exit_code)) {
+           !was_moved(folder->path, *exit_code) && goes_on(options, &h, folder->path, *exit_code)) {
         if (!wait_for(h.delay_s)) {
             const mark latest = mark_latest(folder->path);
             fprintf(stderr, "weft train: asked to stop: it is not started again\n");

@@ -107,29 +107,52 @@ static weft_status timeline_collect(weft_trace *trace, weft_comm *world, const w
     return status;
 }
 
-static weft_status write_file(const weft_trace *trace, const weft_mesh *mesh,
-                              const weft_int_list *ranks, int64_t step, const char *path, bool svg)
+/* The step that a timeline is of. */
+typedef struct traced {
+    const weft_mesh *mesh;
+    const weft_int_list *ranks;
+    int64_t step, start; /* the start's number; 0: nobody knows */
+} traced;
+
+static weft_status write_svg(const weft_trace *trace, const traced *of, const char *path)
 {
-    char title[96], subtitle[256], axes[128], chosen[32] = "";
+    char title[96], subtitle[256], axes[128], chosen[32] = "", start[48] = "";
+    const weft_mesh *mesh = of->mesh;
     double us, bubble;
-    int num_ranks = ranks->count ? (int)ranks->count : mesh->world;
+    int num_ranks = of->ranks->count ? (int)of->ranks->count : mesh->world;
     measure(trace, num_ranks, &us, &bubble);
     if (num_ranks < mesh->world)
         snprintf(chosen, sizeof chosen, "%d of ", num_ranks);
     weft_mesh_print(mesh, axes, sizeof axes);
-    snprintf(title, sizeof title, "Step %" PRId64 ": %.4g %s, bubble %.0f %%", step,
+    if (of->start > 1)
+        snprintf(start, sizeof start, ", start %" PRId64, of->start);
+    snprintf(title, sizeof title, "Step %" PRId64 ": %.4g %s, bubble %.0f %%", of->step,
              us < 1e6 ? us / 1e3 : us / 1e6, us < 1e6 ? "ms" : "s", 100 * bubble);
-    snprintf(subtitle, sizeof subtitle, "%s%s: %s", chosen,
-             weft_count_text(mesh->world, "rank").text, axes);
-    return weft_trace_write_file(trace, path, svg ? title : NULL, subtitle);
+    snprintf(subtitle, sizeof subtitle, "%s%s: %s%s", chosen,
+             weft_count_text(mesh->world, "rank").text, axes, start);
+    return weft_trace_write_file(trace, path, title, subtitle);
+}
+
+/* A later start may have another mesh and trace no step: the file says what it is of. */
+static weft_status write_json(weft_trace *trace, const traced *of, const char *path)
+{
+    char step[24], start[24], mesh[128];
+    const weft_trace_fact facts[] = {{"step", step}, {"mesh", mesh}, {"start", start}};
+    snprintf(step, sizeof step, "%" PRId64, of->step);
+    snprintf(start, sizeof start, "%" PRId64, of->start);
+    weft_mesh_print(of->mesh, mesh, sizeof mesh);
+    weft_trace_tell(trace, facts, of->start > 0 ? 3 : 2);
+    const weft_status status = weft_trace_write_file(trace, path, NULL, NULL);
+    weft_trace_tell(trace, NULL, 0);
+    return status;
 }
 
 /* Writes DIR/trace.json and DIR/trace.svg of the slices of these ranks: each rank by its place on
  * the mesh, and in the title how long the step took and the bubble, the share of that time in which
  * the ranks' compute lanes stood idle. Errors: WEFT_FILE, WEFT_MEMORY. */
-static weft_status timeline_write(weft_trace *trace, const weft_mesh *mesh,
-                                  const weft_int_list *ranks, int64_t step, const char *dir)
+static weft_status timeline_write(weft_trace *trace, const traced *of, const char *dir)
 {
+    const weft_mesh *mesh = of->mesh;
     char(*texts)[NAME_BYTES] = calloc((size_t)mesh->world, sizeof *texts);
     const char **names = calloc((size_t)mesh->world, sizeof *names);
     weft_status status =
@@ -143,7 +166,7 @@ static weft_status timeline_write(weft_trace *trace, const weft_mesh *mesh,
     for (int svg = 0; svg < 2 && status == WEFT_OK; svg++) {
         char path[4096];
         snprintf(path, sizeof path, "%s/trace.%s", dir, svg ? "svg" : "json");
-        status = write_file(trace, mesh, ranks, step, path, svg);
+        status = svg ? write_svg(trace, of, path) : write_json(trace, of, path);
     }
     weft_trace_name_ranks(trace, NULL, 0);
     free(texts);
@@ -159,8 +182,12 @@ weft_status weft_trainer_collect_trace(weft_trainer *t)
                            timeline_collect(t->trace, t->world, &t->config.log.trace_ranks));
 }
 
-weft_status weft_trainer_write_trace(const weft_trainer *t, const char *dir)
+weft_status weft_trainer_write_trace(const weft_trainer *t, int64_t start, const char *dir)
 {
     const weft_log_options *log = &t->config.log;
-    return timeline_write(t->trace, &t->groups.mesh, &log->trace_ranks, log->trace_step, dir);
+    const traced of = {.mesh = &t->groups.mesh,
+                       .ranks = &log->trace_ranks,
+                       .step = log->trace_step,
+                       .start = start};
+    return timeline_write(t->trace, &of, dir);
 }

@@ -408,7 +408,8 @@ static void tell_step(job *j, const weft_step_result *result)
 /* Rank 0: where its files cannot be written, one line, and a later step tries again. */
 static weft_status write_timeline(job *j)
 {
-    weft_status status = weft_trainer_write_trace(&j->trainer, j->args->run.path);
+    weft_status status =
+        weft_trainer_write_trace(&j->trainer, j->ledger.account.num_starts, j->args->run.path);
     j->timeline = status == WEFT_OK ? TIMELINE_WRITTEN : TIMELINE_UNWRITTEN;
     if (status != WEFT_FILE)
         return status;
@@ -562,9 +563,6 @@ static weft_status open_files(job *j, const char *from, weft_arena *arena)
     const weft_config *resolved = &j->trainer.config;
     weft_config told = *resolved;
     told.tier.experts = j->plan->config.tier.experts; /* `auto` may come to another degree */
-    WEFT_TRY(lock(j));
-    if (j->folder < 0)
-        j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     weft_watch_set_aside(j->args->run.path);
     WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step, resolved,
                                 j->args->json));
@@ -595,18 +593,91 @@ static void remove_made(const char *run, bool is_new)
         rmdir(run);
 }
 
-/* Rank 0: not before all else is known to be good. */
-static weft_status open_folder(job *j, const char *from, weft_arena *arena)
+static weft_status claim_folder(job *j)
+{
+    WEFT_TRY(make_folder(j->args->run.path));
+    WEFT_TRY(lock(j));
+    if (j->folder < 0)
+        j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!j->plan->config.checkpoint.no_save) /* with one moment at least beside each weight */
+        return weft_run_check_room(&j->args->run,
+                                   2 * sizeof(float) * (uint64_t)j->trainer.measured.num_params);
+    return WEFT_OK;
+}
+
+static weft_status fill_folder(job *j, const char *from, weft_arena *arena)
+{
+    WEFT_TRY(open_files(j, from, arena));
+    if (from && !j->plan->start.checkpoint)
+        return weft_run_keep_source(j->args->run.path, from);
+    return WEFT_OK;
+}
+
+/* Rank 0's, not before all else is known to be good; what is saved there comes from all ranks. */
+static weft_status open_folder(job *j, weft_comm *world, const char *from, weft_arena *arena)
 {
     const char *run = j->args->run.path;
     const bool is_new = access(run, F_OK) != 0;
-    WEFT_TRY(make_folder(run));
-    weft_status status = open_files(j, from, arena);
-    if (status == WEFT_OK && from && !j->plan->start.checkpoint)
-        status = weft_run_keep_source(run, from);
-    if (status != WEFT_OK)
+    weft_status status = weft_comm_agree(world, j->speaks ? claim_folder(j) : WEFT_OK);
+    if (status == WEFT_OK && !j->plan->config.checkpoint.no_save)
+        status = weft_comm_agree(world, weft_run_check_shared(&j->args->run, world));
+    if (status == WEFT_OK)
+        status = weft_comm_agree(world, j->speaks ? fill_folder(j, from, arena) : WEFT_OK);
+    if (status != WEFT_OK && j->speaks)
         remove_made(run, is_new);
     return status;
+}
+
+/* What each node may have its own way: paths, and what it has. */
+static bool is_local(const char *section, const char *key)
+{
+    static const char *const sections[] = {"device", "offload", "log"};
+    static const char *const keys[] = {
+        "data_path", "blend",      "validation", "load",
+        "peer_path", "data_xxh64", "cluster",    "pipeline_schedule_file"};
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
+        if (strcmp(section, sections[i]) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Two texts of weft_config_text, a line a key: refuses the first key that they have otherwise. */
+static weft_status compare_configs(const char *ours, const char *theirs)
+{
+    char section[64] = "", key[64];
+    for (; *ours && *theirs; ours = strchr(ours, '\n') + 1, theirs = strchr(theirs, '\n') + 1) {
+        const int mine = (int)strcspn(ours, "\n"), other = (int)strcspn(theirs, "\n");
+        int at = 0;
+        if (sscanf(ours, " \"%63[^\"]\": %n", key, &at) != 1)
+            continue;
+        if (ours[at] == '{')
+            memcpy(section, key, sizeof key);
+        else if ((mine != other || memcmp(ours, theirs, (size_t)mine) != 0) &&
+                 !is_local(section, key))
+            return WEFT_ERROR(
+                WEFT_CONFIG, "all ranks need the same config: %s.%s is %.*s here, on rank 0 %.*s",
+                section, key, mine - at - (ours[mine - 1] == ','), ours + at,
+                other > at ? other - at - (theirs[other - 1] == ',') : 0, theirs + at);
+    }
+    return WEFT_OK;
+}
+
+/* Each node has read a file of its own, by the same name. */
+static weft_status agree_on_config(const weft_config *config, weft_comm *world, weft_arena *arena)
+{
+    const char *text;
+    char *theirs;
+    WEFT_TRY(weft_config_text(config, arena, &text));
+    int64_t bytes = (int64_t)strlen(text) + 1;
+    WEFT_TRY(weft_comm_broadcast_host(world, &bytes, sizeof bytes, 0));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)bytes, &theirs));
+    if (weft_comm_rank(world) == 0)
+        memcpy(theirs, text, (size_t)bytes);
+    WEFT_TRY(weft_comm_broadcast_host(world, theirs, (size_t)bytes, 0));
+    return weft_comm_agree(world, compare_configs(text, theirs));
 }
 
 /* Every rank has looked for itself. */
@@ -633,6 +704,7 @@ static weft_status set_up(job *j, weft_comm *world, weft_arena *arena)
 {
     const char *from;
     weft_status status = WEFT_OK;
+    WEFT_TRY(agree_on_config(&j->plan->config, world, arena));
     WEFT_TRY(agree_on_start(j, world));
     if (is_finished(j->plan))
         return weft_comm_agree(world, check_finished(j->args, j->plan));
@@ -644,7 +716,7 @@ static weft_status set_up(job *j, weft_comm *world, weft_arena *arena)
     WEFT_TRY(weft_saves_reserve(&j->trainer, &j->args->source, j->plan->start.checkpoint));
     WEFT_TRY(load(j, arena, &from));
     WEFT_TRY(weft_energy_create(&j->energy, j->trainer.device, world));
-    WEFT_TRY(weft_comm_agree(world, j->speaks ? open_folder(j, from, arena) : WEFT_OK));
+    WEFT_TRY(open_folder(j, world, from, arena));
     return weft_saves_reserve_copies(&j->saves, &j->args->source, j->plan->start.checkpoint);
 }
 

@@ -129,8 +129,10 @@ weft_status weft_trainer_begin_save(weft_trainer *trainer, const char *dir,
 bool weft_timeline_has(const weft_int_list *ranks, int rank);
 /* Brings the kept timeline of the ranks that log.trace_ranks names to rank 0. Collective. */
 weft_status weft_trainer_collect_trace(weft_trainer *trainer) WEFT_CHECKED;
-/* Rank 0, behind that: as trace.json and trace.svg in `dir`. WEFT_FILE: it may try again. */
-weft_status weft_trainer_write_trace(const weft_trainer *trainer, const char *dir) WEFT_CHECKED;
+/* Rank 0, behind that: as trace.json and trace.svg in `dir`, of the run's start with this number;
+ * 0: nobody knows. WEFT_FILE: it may try again. */
+weft_status weft_trainer_write_trace(const weft_trainer *trainer, int64_t start,
+                                     const char *dir) WEFT_CHECKED;
 
 /* This rank's peak bytes of a purpose, without the unused rest of blocks that grew by an uneven
  * load. */

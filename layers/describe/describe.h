@@ -81,9 +81,10 @@ typedef struct weft_description {
     bool keeps_input;  /* in place of its output; what is made again is scratch, inside backward */
     /* Of a shape whose backward comes in two halves, which `operations` tell apart: whether the
      * second one does anything, and the bytes that it finds kept by the first; scratch where parts
-     * leave the second half for later (schedule/pair.h), and of what the last part leaves. */
+     * leave the second half for later (schedule/pair.h), what is in use of it behind the first
+     * turn, and that of what the last turn leaves. */
     bool splits;
-    uint64_t deferred_bytes, leaving_scratch_bytes, left_scratch_bytes;
+    uint64_t deferred_bytes, leaving_scratch_bytes, begun_scratch_bytes, left_scratch_bytes;
     weft_dtype dtype;
     int *users; /* of the arrays */
 } weft_description;

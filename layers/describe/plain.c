@@ -38,6 +38,31 @@
 static const weft_phase forward = WEFT_PHASE_FORWARD, input = WEFT_PHASE_INPUT_GRADIENT,
                         weight = WEFT_PHASE_WEIGHT_GRADIENT;
 
+#define APEX_NORMS                                                                                 \
+    "github.com/NVIDIA/apex/pull/1037, 2021: the first ones take 1.40 and 2.03 times as long"
+#define OPTIMIZER "github.com/NVIDIA/Megatron-LM, megatron/optimizer/optimizer.py, 2022"
+#define GATING "github.com/microsoft/DeepSpeed, deepspeed/moe/sharded_moe.py, 2022"
+
+static const weft_plain_fact facts[WEFT_NUM_PLAIN_FACTS] = {
+    [WEFT_PLAIN_NORM] = {2, "rows that a norm moves forward", APEX_NORMS},
+    [WEFT_PLAIN_NORM_BACK] = {3, "rows that a norm moves backward", APEX_NORMS},
+    [WEFT_PLAIN_NORM_2021] = {3, "rows that a norm of 2021 moves forward", APEX_NORMS},
+    [WEFT_PLAIN_NORM_BACK_2021] = {6, "rows that a norm of 2021 moves backward", APEX_NORMS},
+    [WEFT_PLAIN_MASK] = {1, "bytes of a dropout's mask", "arXiv 2205.05198, 2022, section 4"},
+    [WEFT_PLAIN_ROUTING] = {12, "kernels over all scores", GATING},
+    [WEFT_PLAIN_ROUTING_BACK] = {4, "kernels over all scores backward", GATING},
+    [WEFT_PLAIN_FP16_GRADIENT] = {2, "a summed gradient in fp16 training", OPTIMIZER},
+    [WEFT_PLAIN_CLIP] = {8, "gradients clipped", OPTIMIZER},
+    [WEFT_PLAIN_ADAMW] = {28, "AdamW", "github.com/NVIDIA/apex, csrc/multi_tensor_adam.cu, 2022"},
+    [WEFT_PLAIN_MASTER] = {6, "a master to its weight of 16 bits", OPTIMIZER},
+    [WEFT_PLAIN_UNSCALE] = {14, "fp16's gradients to fp32, and unscaled", OPTIMIZER},
+};
+
+const weft_plain_fact *weft_plain_fact_at(weft_plain_fact_kind kind)
+{
+    return &facts[kind];
+}
+
 /* A layer, and the sizes that its parts share. */
 typedef struct plain {
     const weft_layer *layer;
@@ -75,7 +100,7 @@ static void scratch(const plain *p, weft_phase phase, size_t bytes)
 
 size_t weft_plain_gradient_bytes(weft_dtype dtype)
 {
-    return dtype == WEFT_F16 ? 2 : sizeof(float);
+    return dtype == WEFT_F16 ? facts[WEFT_PLAIN_FP16_GRADIENT].value : sizeof(float);
 }
 
 /* A collective of the region's rows beside the product before it. */
@@ -131,11 +156,12 @@ static void row_parallel(const plain *p, const char *module, size_t in)
 /* --- layers ---------------------------------------------------------------------------------- */
 
 /* Apex's first norms read a row once for its sums and once to normalise it; backward reads gradient
- * and input for the weights, the row's sums and the result, half of the last from caches: 1.4 and
- * 2.0 times the traffic of kernels that read once (NVIDIA/apex pull request 1037). */
+ * and input for the weights, the row's sums and the result, half of the last from caches. */
 static void norm(const plain *p, const char *module)
 {
-    kernels(p, module, 1, (p->of_2021 ? 3 : 2) * p->rows, (p->of_2021 ? 6 : 3) * p->rows, 0);
+    const size_t ahead = facts[p->of_2021 ? WEFT_PLAIN_NORM_2021 : WEFT_PLAIN_NORM].value,
+                 back = facts[p->of_2021 ? WEFT_PLAIN_NORM_BACK_2021 : WEFT_PLAIN_NORM_BACK].value;
+    kernels(p, module, 1, ahead * p->rows, back * p->rows, 0);
 }
 
 /* The end of a branch: bias, dropout and residual in one kernel. Backward drops the gradient, sums
@@ -315,10 +341,7 @@ static size_t places_of(const plain *p, const weft_moe_dims *d)
     return (size_t)ceil(factor * ((double)p->d.rows_full * topk) / experts);
 }
 
-/* Softmax, choice, masks of the chosen, places by sums along the tokens: so many kernels over all
- * tokens' scores, in fp32. */
-enum { ROUTING_KERNELS = 12, ROUTING_BACKWARD = 4 };
-
+/* Softmax, choice, masks of the chosen, places by sums along the tokens, in fp32. */
 static void route(const plain *p, size_t experts)
 {
     static const char module[] = "router";
@@ -328,8 +351,10 @@ static void route(const plain *p, size_t experts)
     weft_cost_gemm(p->out, forward, module, WEFT_F32, tokens, experts, hidden, 1);
     weft_cost_gemm(p->out, weight, module, WEFT_F32, experts, hidden, tokens, 1);
     weft_cost_gemm(p->out, input, module, WEFT_F32, tokens, hidden, experts, 1);
-    kernels(p, module, ROUTING_KERNELS, 2 * ROUTING_KERNELS * scored, 0, 0);
-    kernels(p, module, ROUTING_BACKWARD, 0, 2 * ROUTING_BACKWARD * scored, 0);
+    const size_t ahead = facts[WEFT_PLAIN_ROUTING].value,
+                 back = facts[WEFT_PLAIN_ROUTING_BACK].value;
+    kernels(p, module, ahead, 2 * ahead * scored, 0, 0);
+    kernels(p, module, back, 0, 2 * back * scored, 0);
     keep(p, module, scored); /* logits */
     keep(p, module, scored); /* gates */
     keep(p, module, wide);
@@ -427,8 +452,9 @@ static void describe(const weft_layer *layer, const weft_shape *shape, weft_laye
     }
     p.d = weft_dims_of(o, shape);
     p.added = p.element + 2 * weft_plain_gradient_bytes(shape->dtype);
-    p.mask = p.d.rows * p.d.hidden;
-    p.rows = p.mask * p.element;
+    const size_t numbers = p.d.rows * p.d.hidden;
+    p.mask = numbers * facts[WEFT_PLAIN_MASK].value;
+    p.rows = numbers * p.element;
     p.whole = p.d.rows_full * p.d.hidden * p.element;
     p.bias = !o->disable_bias_linear;
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)

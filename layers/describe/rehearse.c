@@ -451,9 +451,9 @@ static weft_status run_halves(weft_rehearsal *r, weft_layer *layer, const place 
     return weft_pass_run_deferred(&r->pass, at->index);
 }
 
-/* The scratch of a backward whose parts leave work, which comes behind the part at the soonest:
- * then more scratch is in use than later, but that of what the last part leaves comes on top of the
- * next layer's. */
+/* The scratch of a backward whose parts leave work, which comes behind the turn at the soonest:
+ * then more scratch is in use than later, but that of what the last turn leaves comes on top of the
+ * next layer's first turn. */
 static weft_status run_leaving(weft_rehearsal *r, weft_layer *layer, const place *at,
                                weft_description *out)
 {
@@ -462,6 +462,7 @@ static weft_status run_leaving(weft_rehearsal *r, weft_layer *layer, const place
     weft_deferred *d = &r->deferred;
     weft_part_kind next = weft_part_kind_of(layer, &r->pass, true, 0);
     scratch->peak_bytes = scratch->used_bytes;
+    out->begun_scratch_bytes = 0;
     weft_deferred_empty(d);
     r->pass.listed = at->index;
     for (int part = 0; next != WEFT_PART_NONE; part++) {
@@ -470,6 +471,10 @@ static weft_status run_leaving(weft_rehearsal *r, weft_layer *layer, const place
         r->pass.defers = false;
         WEFT_TRY(status);
         next = weft_part_kind_of(layer, &r->pass, true, part + 1);
+        if (next == WEFT_PART_COMPUTES)
+            continue;
+        if (next == WEFT_PART_TRAVELS && out->begun_scratch_bytes == 0)
+            out->begun_scratch_bytes = scratch->used_bytes;
         if (next == WEFT_PART_NONE) {
             out->leaving_scratch_bytes = scratch->peak_bytes;
             scratch->peak_bytes = scratch->used_bytes;
@@ -819,6 +824,7 @@ void weft_recording_release(weft_recording *recording)
  * remembers rehearsals of what options alone describe. */
 typedef struct remembered {
     weft_layer_function make;   /* of a layer alone; NULL: the list */
+    weft_model_function build;  /* a family's that is known to make that list; NULL: none is */
     weft_model_options options; /* but for its lists, whose values are here, back to back: */
     int64_t *frequencies;
     weft_shape shape;
@@ -840,6 +846,7 @@ static weft_model_options without_lists(const weft_model_options *options)
 {
     weft_model_options out = *options;
     out.moe_layer_freq.values = out.window_attn_skip_freq.values = out.no_rope_freq.values = NULL;
+    out.family = NULL;
     return out;
 }
 
@@ -926,21 +933,39 @@ static void remember(remembered *m, weft_layer_function make, const weft_model_o
         weft_error_clear();
 }
 
+/* Whether the model is the one that the options describe. A family's mostly is. */
+static bool is_described(const weft_model_options *options, const void *own_options,
+                         weft_model_function build)
+{
+    int other = 0;
+    if (!build || build == weft_model_build_gpt)
+        return true;
+    if (!options->family)
+        return false;
+    if (weft_model_find_other(options, own_options, build, &other) != WEFT_OK)
+        weft_error_clear();
+    return other < 0;
+}
+
 weft_status weft_rehearse_model(const weft_model_options *options, const void *own_options,
                                 const weft_shape *asked, weft_model_function build,
                                 weft_description **out, int *out_count)
 {
     weft_shape shape = *asked;
     shape.pp = 1;
-    if (build && build != weft_model_build_gpt)
-        return rehearse_model(options, own_options, &shape, build, NULL, out, out_count);
     remembered *m = place_of(NULL, options, &shape);
-    if (is_known(m, NULL, options, &shape)) {
+    const bool known = is_known(m, NULL, options, &shape);
+    const bool sure = known && build && m->build == build && !own_options;
+    if (!sure && !is_described(options, own_options, build))
+        return rehearse_model(options, own_options, &shape, build, NULL, out, out_count);
+    if (known) {
+        m->build = build;
         *out_count = m->count;
         return copy_all(m->descriptions, m->count, out);
     }
-    WEFT_TRY(rehearse_model(options, own_options, &shape, build, NULL, out, out_count));
+    WEFT_TRY(rehearse_model(options, own_options, &shape, NULL, NULL, out, out_count));
     remember(m, NULL, options, &shape, *out, *out_count);
+    m->build = build;
     return WEFT_OK;
 }
 

@@ -59,54 +59,82 @@ weft_status weft_model_add_head(weft_model *model, const weft_model_options *opt
     return weft_model_add(model, weft_head_create(options));
 }
 
-static weft_layer *attention_of(const weft_model_options *options, int64_t index)
+weft_status weft_model_add_mtp(weft_model *model, const weft_model_options *options,
+                               weft_layer *attention, weft_layer *mlp)
 {
-    weft_model_options own = *options;
-    const bool is_windowed = weft_model_is_windowed_layer(options, index);
-    if (own.position_embedding_type == WEFT_POSITION_ROPE &&
-        !weft_model_is_roped_layer(options, index))
-        own.position_embedding_type = WEFT_POSITION_NONE;
-    if (!is_windowed)
-        own.window_size = own.attention_chunk_size = 0;
-    if (is_windowed && own.rotary_base_local > 0) {
-        own.rotary_base = own.rotary_base_local;
-        own.rotary_scaling_type = WEFT_ROTARY_UNSCALED;
+    WEFT_TRY(WEFT_GIVEN(model));
+    bool failed = weft_error_get()->status != WEFT_OK; /* a create function, which says more */
+    weft_layer *block = weft_block_create(options, attention, mlp); /* frees both on failure */
+    const int count = model->tree.num_layers;
+    if (!block && !failed) {
+        WEFT_TRY(WEFT_GIVEN(options));
+        WEFT_TRY(WEFT_GIVEN(attention));
+        WEFT_TRY(WEFT_GIVEN(mlp));
     }
+    if (!block)
+        return weft_error_context(weft_error_get()->status, "a depth of multi-token prediction");
+    return weft_head_add_mtp(count > 0 ? model->tree.layers[count - 1] : NULL, options, block);
+}
+
+weft_layer *weft_attention_create_windowed(const weft_model_options *options)
+{
+    if (!options || options->rotary_base_local == 0)
+        return weft_attention_create(options);
+    weft_model_options own = *options;
+    own.rotary_base = own.rotary_base_local;
+    own.rotary_scaling_type = WEFT_ROTARY_UNSCALED;
     return weft_attention_create(&own);
 }
 
-static weft_layer *block_of(const weft_model_options *options, int64_t index)
+weft_layer *weft_attention_create_whole(const weft_model_options *options)
 {
-    weft_layer *mlp = weft_model_is_moe_layer(options, index) ? weft_moe_create(options)
-                                                              : weft_mlp_create(options);
-    return weft_block_create(options, attention_of(options, index), mlp);
+    if (!options)
+        return weft_attention_create(options);
+    weft_model_options own = *options;
+    own.window_size = own.attention_chunk_size = 0;
+    return weft_attention_create(&own);
+}
+
+weft_layer *weft_attention_create_without_positions(const weft_model_options *options)
+{
+    if (!options)
+        return weft_attention_create(options);
+    weft_model_options own = *options;
+    own.position_embedding_type = WEFT_POSITION_NONE;
+    return weft_attention_create(&own);
+}
+
+static weft_layer *attention_of(const weft_model_options *options, int64_t index)
+{
+    weft_model_options own = *options;
+    if (own.position_embedding_type == WEFT_POSITION_ROPE &&
+        !weft_model_is_roped_layer(options, index))
+        own.position_embedding_type = WEFT_POSITION_NONE;
+    return weft_model_is_windowed_layer(options, index) ? weft_attention_create_windowed(&own)
+                                                        : weft_attention_create_whole(&own);
+}
+
+static weft_layer *mlp_of(const weft_model_options *options, int64_t index)
+{
+    return weft_model_is_moe_layer(options, index) ? weft_moe_create(options)
+                                                   : weft_mlp_create(options);
 }
 
 /* Each depth of multi-token prediction has a block such as the model's last. */
-static weft_status add_head(weft_model *model, const weft_model_options *options)
-{
-    weft_layer *head = weft_head_create(options);
-    weft_status status = head ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory for the head");
-    for (int d = 1; status == WEFT_OK && d <= options->mtp_num_layers; d++)
-        status = weft_head_add_mtp(
-            head, weft_mtp_create(options, block_of(options, options->num_layers - 1), d));
-    if (status == WEFT_OK)
-        return weft_model_add(model, head);
-    weft_layer_destroy(head);
-    return status;
-}
-
 weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options)
 {
     WEFT_TRY(WEFT_GIVEN(model));
     WEFT_TRY(WEFT_GIVEN(options));
+    const int64_t last = options->num_layers - 1;
     WEFT_TRY(weft_model_add_embedding(model, options));
-    for (int64_t i = 0; i < options->num_layers; i++) {
-        weft_layer *mlp = weft_model_is_moe_layer(options, i) ? weft_moe_create(options)
-                                                              : weft_mlp_create(options);
-        WEFT_TRY(weft_model_add_block(model, options, attention_of(options, i), mlp));
-    }
-    return add_head(model, options);
+    for (int64_t i = 0; i <= last; i++)
+        WEFT_TRY(
+            weft_model_add_block(model, options, attention_of(options, i), mlp_of(options, i)));
+    WEFT_TRY(weft_model_add_head(model, options));
+    for (int64_t d = 0; d < options->mtp_num_layers; d++)
+        WEFT_TRY(
+            weft_model_add_mtp(model, options, attention_of(options, last), mlp_of(options, last)));
+    return WEFT_OK;
 }
 
 const void *weft_model_own_options(const weft_model *model)
@@ -200,6 +228,67 @@ weft_status weft_model_build(weft_model *model, weft_model_function build)
         build ? weft_program_failed(build(model, &model->options), "this program's build function")
               : weft_model_build_gpt(model, &model->options));
     return check_list(model);
+}
+
+/* --- a model function and the options ------------------------------------------------------- */
+
+/* b: a layer of Weft's own. */
+static bool are_same(const weft_layer *a, const weft_layer *b)
+{
+    const weft_layer_common *x = (const weft_layer_common *)a, *y = (const weft_layer_common *)b;
+    return a && a->ops == b->ops && memcmp(&x->options, &y->options, sizeof x->options) == 0;
+}
+
+static bool are_same_blocks(const weft_layer *a, const weft_layer *b)
+{
+    const weft_block *x = (const weft_block *)a, *y = (const weft_block *)b;
+    return are_same(a, b) && are_same(x->attention, y->attention) && are_same(x->mlp, y->mlp);
+}
+
+static bool are_same_heads(const weft_layer *a, const weft_layer *b)
+{
+    if (!are_same(a, b))
+        return false;
+    for (int d = 0; d < WEFT_MAX_MTP_LAYERS; d++) {
+        const weft_layer *x = weft_head_mtp_block(a, d), *y = weft_head_mtp_block(b, d);
+        if ((x || y) && !(x && y && are_same_blocks(x, y)))
+            return false;
+    }
+    return true;
+}
+
+static int find_other(const weft_model_tree *is, const weft_model_tree *described)
+{
+    const int last = described->num_layers - 1;
+    for (int i = 0; i <= last; i++) {
+        const weft_layer *a = i < is->num_layers ? is->layers[i] : NULL, *b = described->layers[i];
+        const bool same = i == 0      ? are_same(a, b)
+                          : i == last ? are_same_heads(a, b)
+                                      : are_same_blocks(a, b);
+        if (!same)
+            return i;
+    }
+    return is->num_layers > last + 1 ? last + 1 : -1;
+}
+
+weft_status weft_model_find_other(const weft_model_options *options, const void *own_options,
+                                  weft_model_function build, int *out)
+{
+    weft_model *models = calloc(2, sizeof *models);
+    if (!models)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of layers");
+    models[0].setup.own_options = own_options;
+    weft_error_clear();
+    weft_status status =
+        weft_program_failed(build(&models[0], options), "this program's build function");
+    if (status == WEFT_OK)
+        status = weft_model_build_gpt(&models[1], options);
+    if (status == WEFT_OK)
+        *out = find_other(&models[0].tree, &models[1].tree);
+    for (int i = 0; i < 2; i++)
+        weft_model_forget(&models[i]);
+    free(models);
+    return status;
 }
 
 void weft_model_forget(weft_model *model)

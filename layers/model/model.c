@@ -95,8 +95,9 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
         .device = model->setup.device, .holds = WEFT_MEMORY_SCRATCH, .purpose = "scratch"};
     size_t rows = weft_pass_rows(&model->memory.passes[0]), hidden = model->shape.hidden;
     size_t row_bytes = weft_piece_bytes(model->shape.dtype, rows, hidden);
-    WEFT_TRY(weft_stack_reserve(&model->memory.scratch,
-                                weft_footprint_scratch(outline, model->place.pp.at)));
+    WEFT_TRY(weft_stack_reserve(
+        &model->memory.scratch,
+        weft_footprint_scratch(outline, model->place.pp.at, WEFT_SCRATCH_FORWARD)));
     weft_tensor *kept[] = {&model->memory.normed, &model->memory.gradients[0],
                            &model->memory.gradients[1]};
     for (int i = model->setup.pairs; i < (model->setup.training ? 3 : 1); i++) {
@@ -556,8 +557,12 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
         const weft_deferred *d = &model->memory.deferred[i];
         add_rows(model, d->stack.peak_bytes > d->stack.first_bytes, &d->fullest, &deferred);
     }
-    *out = (weft_moe_held_loads){
-        *planned, *planned, *planned, *planned, {*planned, *planned}, {*planned, *planned}};
+    *out = (weft_moe_held_loads){*planned,
+                                 *planned,
+                                 *planned,
+                                 *planned,
+                                 {*planned, *planned},
+                                 {*planned, *planned, *planned, *planned}};
     take_load(&kept, &out->passes);
     take_load(&all, &out->pinned);
     take_load(&deferred, &out->deferred);
@@ -570,8 +575,10 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
         if (model->memory.offload.slots[i].stack.peak_bytes >
             model->memory.offload.slots[i].stack.first_bytes)
             take_load(&model->memory.offload.slots[i].fullest, &out->offloaded[i]);
-    const weft_stack *const scratch[] = {&model->memory.scratch, &model->memory.backward_scratch};
-    for (int i = 0; i < 2; i++)
-        if (scratch[i]->peak_bytes > scratch[i]->first_bytes)
+    for (int i = 0; i < WEFT_NUM_SCRATCH_USES; i++) {
+        const weft_stack *scratch =
+            i == WEFT_SCRATCH_FORWARD ? &model->memory.scratch : &model->memory.backward_scratch;
+        if (scratch->peak_bytes > scratch->first_bytes && model->memory.scratch_load[i].rows > 0)
             out->scratch[i] = model->memory.scratch_load[i];
+    }
 }

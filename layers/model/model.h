@@ -43,6 +43,11 @@ weft_status weft_model_check_moe(const weft_model_options *options,
                                  const weft_schedule_options *schedule,
                                  const weft_mesh *mesh) WEFT_CHECKED;
 
+/* The first layer that the model function makes otherwise than weft_model_build_gpt does; -1: none.
+ * Layers are the same that have the same options. options: resolved. Errors: the function's. */
+weft_status weft_model_find_other(const weft_model_options *options, const void *own_options,
+                                  weft_model_function build, int *out) WEFT_CHECKED;
+
 /* The metrics that layers of all stages declared by weft_build_metric, in order. */
 enum { WEFT_MAX_METRICS = 32 };
 typedef struct weft_metric_list {
@@ -83,14 +88,14 @@ typedef struct weft_model_setup {
     int host_threads;                        /* threads of the host's steps, from 1 */
     uint64_t seed;
     weft_moe_options moe;
-    size_t logit_rows; /* weft_shape.logit_rows; 0: weft_model_create sets it by the device */
-    bool pairs;        /* a forward may run with a backward (weft_model_pair) */
-    bool
-        leaves_weights; /* with pairs: whole backwards in them leave weights' gradients for later */
-    bool graphs;        /* run passes as CUDA graphs where device and layers can */
-    bool documents;     /* micro-batches have documents' inputs */
-    bool losses;        /* micro-batches have memory for each label's loss */
-    int plain_kernels;  /* outlines alone: weft_shape.plain_kernels */
+    size_t logit_rows;    /* weft_shape.logit_rows; 0: weft_model_create sets it by the device */
+    bool pairs;           /* a forward may run with a backward (weft_model_pair) */
+    bool leaves_weights;  /* with pairs: whole backwards in them leave weights' gradients for later;
+                             what reductions share out has memory for two layers then */
+    bool graphs;          /* run passes as CUDA graphs where device and layers can */
+    bool documents;       /* micro-batches have documents' inputs */
+    bool losses;          /* micro-batches have memory for each label's loss */
+    int plain_kernels;    /* outlines alone: weft_shape.plain_kernels */
     size_t cached_tokens; /* weft_shape.cached_tokens; each pass then continues the same text */
 } weft_model_setup;
 
@@ -137,7 +142,7 @@ typedef struct weft_micro_batch {
 /* Bodies: the next functions open one, a pass or a pair of two, and enqueue what stands before its
  * first part; weft_model_next enqueues its parts, one a call, until it is over. Kept as a graph it
  * is over at once. *out_layer: the layer whose gradients hold this micro-batch's share on the lane
- * behind this part, with those of all layers above it; -1: none. */
+ * behind this part, with those of all layers above it; -1: none, as in pairs that leave some. */
 bool weft_model_goes_on(const weft_model *model);
 weft_status weft_model_next(weft_model *model, int *out_layer) WEFT_CHECKED;
 /* All parts. */

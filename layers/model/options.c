@@ -21,6 +21,9 @@
 #define NOT_SCALED_AS(type) SCALED("not " type)
 
 const weft_key weft_model_rows[] = {
+    TEXT(FREE, family, NULL,
+         "family that makes the layers, such as qwen3; null: the layers that the other keys "
+         "describe"),
     RANGE(SHAPES, num_layers, "12", 1, 65533, NULL, "decoder layers"),
     SIZE(SHAPES, hidden_size, "768", 1, NULL, "width of the residual stream"),
     SIZE(SHAPES, ffn_hidden_size, "0", 0, NULL, "MLP width; 0: 4 * hidden_size"),

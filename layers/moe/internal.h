@@ -168,10 +168,9 @@ weft_status weft_moe_run_task(weft_moe_state *state) WEFT_CHECKED;
 /* Makes the compute lane wait for the whole program. */
 weft_status weft_moe_end(weft_moe_state *state) WEFT_CHECKED;
 /* The program of the pass's forward or backward, and whether its task's lane is beside the compute
- * lane. */
+ * lane where experts are not synchronous. */
 const weft_program *weft_moe_program(const weft_moe *m, weft_pass *pass, bool backward);
-bool weft_moe_task_travels(const weft_moe *m, const weft_pass *pass, const weft_program *program,
-                           uint32_t index);
+bool weft_moe_task_travels(const weft_moe *m, const weft_program *program, uint32_t index);
 /* The gradients of the experts' first product, or before them of the second, of each partition in
  * turn, in a backward's second half. The first ones are made over what the second ones read. */
 weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state,

@@ -338,8 +338,13 @@ static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_stat
     const double balanced = balanced_rows(m, pass);
     const double part = balanced / state->cut.num_parts;
     const weft_stack *stack = weft_pass_scratch_stack(pass);
+    const weft_scratch_use use = stack != &model->memory.backward_scratch ? WEFT_SCRATCH_FORWARD
+                                 : !pass->leaves                          ? WEFT_SCRATCH_BACKWARD
+                                 : stack->peak_bytes > model->memory.left_peak_bytes
+                                     ? WEFT_SCRATCH_LEAVING
+                                     : WEFT_SCRATCH_LEFT;
     if (stack->peak_bytes > before)
-        model->memory.scratch_load[stack == &model->memory.backward_scratch] =
+        model->memory.scratch_load[use] =
             (weft_moe_load){.rows = (double)state->cut.num_rows / balanced,
                             .sent = (double)state->cut.num_sent / balanced,
                             .part_rows = (double)state->cut.max_rows / part,
@@ -358,7 +363,7 @@ static weft_part_kind moe_part_kind(const weft_layer *layer, weft_pass *pass, bo
     const uint32_t index = (uint32_t)part - 1;
     if (index > program->num_tasks)
         return WEFT_PART_NONE;
-    return index < program->num_tasks && weft_moe_task_travels(m, pass, program, index)
+    return index < program->num_tasks && weft_moe_task_travels(m, program, index)
                ? WEFT_PART_TRAVELS
                : WEFT_PART_COMPUTES;
 }

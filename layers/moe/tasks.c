@@ -765,11 +765,9 @@ const weft_program *weft_moe_program(const weft_moe *m, weft_pass *pass, bool ba
     return &(backward ? state->plan : pass->model->moe->current)->programs[backward];
 }
 
-bool weft_moe_task_travels(const weft_moe *m, const weft_pass *pass, const weft_program *program,
-                           uint32_t index)
+bool weft_moe_task_travels(const weft_moe *m, const weft_program *program, uint32_t index)
 {
-    return !is_synchronous(m, &pass->model->moe->current->pipeline) &&
-           program->tasks[index].lane != WEFT_LANE_COMPUTE;
+    return m->dims.exchange && program->tasks[index].lane != WEFT_LANE_COMPUTE;
 }
 
 /* A partition's rows of a tensor of all. */

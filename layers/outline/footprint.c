@@ -187,6 +187,11 @@ bool weft_footprint_offloads(const weft_outline *outline, int rank)
     return false;
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* A layer that says no more takes as much both ways. */
 static uint64_t scratch_of(const weft_layer_cost *cost, bool backward)
 {
@@ -204,44 +209,53 @@ static void most_scratch(const weft_outline *outline, int rank, uint64_t most[2]
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);
         for (int l = first; l < end; l++)
             for (int backward = 0; backward < 2; backward++) {
-                const uint64_t bytes = scratch_of(&outline->layers[l].description.cost, backward);
-                most[backward] = bytes > most[backward] ? bytes : most[backward];
+                most[backward] = larger(most[backward],
+                                        scratch_of(&outline->layers[l].description.cost, backward));
             }
     }
 }
 
 /* Below it norms' outputs and gradients between layers. */
-uint64_t weft_footprint_scratch(const weft_outline *outline, int rank)
+static uint64_t forward_scratch(const weft_outline *outline, const uint64_t most[2])
 {
-    uint64_t most[2];
-    most_scratch(outline, rank, most);
     if (outline->pairs)
         return most[0] + 2 * row_piece(outline);
-    return (most[0] > most[1] ? most[0] : most[1]) +
-           (outline->shape.training ? 3 : 1) * row_piece(outline);
+    return larger(most[0], most[1]) + (outline->shape.training ? 3 : 1) * row_piece(outline);
 }
 
-/* Where a backward's parts leave weights' gradients for later. */
-static uint64_t leaving_scratch(const weft_outline *outline, int rank, uint64_t most)
+/* Of backwards that leave weights' gradients, and of those behind the next layer's first turn. */
+static uint64_t leaving_scratch(const weft_outline *outline, int rank, weft_scratch_use use)
 {
-    uint64_t left = 0;
+    uint64_t most = 0, begun = 0, left = 0;
     int first, end;
     for (int chunk = 0; chunk < outline->layout.num_chunks && outline->leaves_weights; chunk++) {
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);
         for (int l = first; l < end; l++) {
             const weft_description *d = &outline->layers[l].description;
-            most = d->leaving_scratch_bytes > most ? d->leaving_scratch_bytes : most;
-            left = d->left_scratch_bytes > left ? d->left_scratch_bytes : left;
+            most = larger(most, d->leaving_scratch_bytes);
+            begun = larger(begun, d->begun_scratch_bytes);
+            left = larger(left, d->left_scratch_bytes);
         }
     }
-    return most + left;
+    return use == WEFT_SCRATCH_LEFT ? begun + left : most;
+}
+
+uint64_t weft_footprint_scratch(const weft_outline *outline, int rank, weft_scratch_use use)
+{
+    uint64_t most[2];
+    most_scratch(outline, rank, most);
+    return use == WEFT_SCRATCH_FORWARD    ? forward_scratch(outline, most)
+           : use != WEFT_SCRATCH_BACKWARD ? leaving_scratch(outline, rank, use)
+           : outline->pairs               ? most[1]
+                                          : 0;
 }
 
 uint64_t weft_footprint_backward_scratch(const weft_outline *outline, int rank)
 {
-    uint64_t most[2];
-    most_scratch(outline, rank, most);
-    return outline->pairs ? leaving_scratch(outline, rank, most[1]) : 0;
+    uint64_t most = 0;
+    for (int use = WEFT_SCRATCH_BACKWARD; use < WEFT_NUM_SCRATCH_USES; use++)
+        most = larger(most, weft_footprint_scratch(outline, rank, (weft_scratch_use)use));
+    return most;
 }
 
 static int count_parts(const weft_outline *outline, int rank)
@@ -468,8 +482,9 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
     if (ring_bytes(outline, s->rank) > 0)
         add_module(out, "offloaded", ring_bytes(outline, s->rank));
     const uint64_t recomputed = weft_footprint_recomputed(outline, s->rank);
-    out->bytes[WEFT_MEMORY_SCRATCH] = weft_footprint_scratch(outline, s->rank) +
-                                      weft_footprint_backward_scratch(outline, s->rank);
+    out->bytes[WEFT_MEMORY_SCRATCH] =
+        weft_footprint_scratch(outline, s->rank, WEFT_SCRATCH_FORWARD) +
+        weft_footprint_backward_scratch(outline, s->rank);
     if (keeps_inputs)
         out->bytes[WEFT_MEMORY_SCRATCH] += recomputed;
     else if (recomputed > 0)

@@ -59,9 +59,9 @@ uint64_t weft_footprint_all_deferred(const weft_outline *outline, int rank,
 /* Shared by all passes of the rank: the stashes of one group of recomputed layers or one module;
  * with pairs twice, for forwards and for backwards. */
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
-/* Scratch, shared by all passes of the rank; with pairs by all forwards. Backwards then share some
- * of their own, else 0. */
-uint64_t weft_footprint_scratch(const weft_outline *outline, int rank);
+/* Scratch that a use takes at most. */
+uint64_t weft_footprint_scratch(const weft_outline *outline, int rank, weft_scratch_use use);
+/* Of all uses of backwards, which share it. */
 uint64_t weft_footprint_backward_scratch(const weft_outline *outline, int rank);
 /* "weights 1.2 MB, gradients ...", without purposes of 0 bytes. */
 const char *weft_footprint_text(const weft_footprint *footprint, char *out, size_t capacity);

@@ -72,6 +72,8 @@ struct weft_pass {
     bool backward;           /* a backward is being enqueued */
     weft_deferred *deferred; /* the slot of a backward in two halves */
     bool defers;             /* a layer's first half is being enqueued */
+    bool leaves;             /* likewise, or a second, of a whole backward in a pair: the memory of
+                                gradients is that of both */
     int listed;              /* likewise: the layer of the list */
     weft_stack stash, host;
     /* rows: this micro-batch's; kept_rows: of MoE layers that keep their stash; fullest: the same
@@ -152,11 +154,13 @@ typedef struct weft_model_memory {
     size_t kept_offset;                            /* in a pass's states */
     weft_recomputed recomputed[WEFT_PAIR_STRANDS]; /* with pairs of forwards, of backwards; else
                                                       the first */
-    weft_stack scratch;            /* shared: all passes run on one compute lane; at its bottom: */
-    weft_tensor normed;            /* the latest output of blocks' norms; with pairs in each pass */
-    weft_tensor gradients[2];      /* training: gradients between layers, alternating */
-    weft_stack backward_scratch;   /* with pairs backwards' own */
-    weft_moe_load scratch_load[2]; /* of the MoE layer that took most scratch, of the backward's */
+    weft_stack scratch;          /* shared: all passes run on one compute lane; at its bottom: */
+    weft_tensor normed;          /* the latest output of blocks' norms; with pairs in each pass */
+    weft_tensor gradients[2];    /* training: gradients between layers, alternating */
+    weft_stack backward_scratch; /* with pairs backwards' own */
+    /* Of the MoE layer that took most scratch; the most of backwards' while something left ran. */
+    weft_moe_load scratch_load[WEFT_NUM_SCRATCH_USES];
+    size_t left_peak_bytes;
     weft_rings rings;
     weft_offload_rings offload;
 } weft_model_memory;

@@ -8,6 +8,7 @@
 #include "layers/pass/note.h"
 #include "layers/pass/parts.h"
 #include "layers/pass/pass.h"
+#include "schedule/ahead.h"
 #include "schedule/operands.h"
 
 /* A pass whose program is being enqueued. */
@@ -23,6 +24,8 @@ typedef struct weft_pass_strand {
     int passed;            /* the layer that its latest part ended the backward of; -1: none */
     weft_deferred *leaves; /* of a whole backward: where its layers leave weights' gradients, two */
     int at;                /* the one that its latest layer used */
+    /* The layers' reductions, which what they left precedes; program NULL: none waits. */
+    weft_cursor reduces[WEFT_PAIR_LEAVERS];
     size_t most_out[WEFT_OFFLOAD_SLOTS]; /* before the layer at hand */
 } weft_pass_strand;
 
@@ -280,7 +283,7 @@ static weft_status end_task(weft_pass_strand *s, const weft_task *task, weft_lan
         weft_pass_end_repeat(pass);
     if (leaves(s, task))
         weft_deferred_note(&s->leaves[s->at]);
-    if (task->flow != WEFT_FLOW_ACTIVATION && s->call.kind != WEFT_PASS_INPUT)
+    if (task->flow != WEFT_FLOW_ACTIVATION && s->call.kind != WEFT_PASS_INPUT && !s->leaves)
         s->passed = task->layer;
     s->part = 0;
     return end_weights(s, task, lane);
@@ -302,12 +305,13 @@ static weft_status backward_part(const weft_pass_strand *s, const weft_task *tas
     weft_pass *pass = s->call.pass;
     weft_layer *layer = pass->model->tree.layers[task->layer];
     weft_tensor dy = operand(s, task, WEFT_OPERAND_DY), dx = operand(s, task, WEFT_OPERAND_DX);
-    pass->defers = task->flow == WEFT_FLOW_INPUT || leaves(s, task);
+    pass->leaves = leaves(s, task);
+    pass->defers = pass->leaves || task->flow == WEFT_FLOW_INPUT;
     pass->listed = task->layer;
-    if (leaves(s, task))
+    if (pass->leaves)
         pass->deferred = &s->leaves[s->at];
     const weft_status status = weft_part_backward(layer, pass, s->part, &dy, &dx);
-    pass->defers = false;
+    pass->defers = pass->leaves = false;
     return status;
 }
 
@@ -349,8 +353,7 @@ static weft_status run_layer(void *context, const weft_task *task, weft_lane *la
 static bool goes_on(void *context, const weft_task *task)
 {
     const weft_pass_strand *s = context;
-    (void)task;
-    return s->part > 0;
+    return has_parts(task) && s->part > 0;
 }
 
 static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
@@ -492,15 +495,6 @@ static void prepare(weft_pass_strand *s)
     weft_note_tasks(pass, tracks[s->is_alone], s->executor);
 }
 
-/* Enqueues what stands beside layers in front of the next one. */
-static weft_status go_on(weft_pass_strand *s)
-{
-    const weft_program *program = s->program;
-    while (s->cursor.at < program->num_tasks && !has_parts(&program->tasks[s->cursor.at]))
-        WEFT_TRY(weft_program_next(&s->cursor));
-    return WEFT_OK;
-}
-
 /* --- what a whole backward leaves for later: its memory outlives the layer's own part of the turn,
  * so two layers have memory in turn ------------------------------------------------------------ */
 
@@ -516,19 +510,70 @@ static weft_pair_left left_by(const weft_pass_strand *s)
     return left;
 }
 
+static bool has_left(const weft_pass_strand *s, int at)
+{
+    return s->leaves[at].next < s->leaves[at].num_works;
+}
+
+/* The reduction of a layer that has left something. */
+static bool waits_for_left(const weft_pass_strand *s, const weft_task *task)
+{
+    return s->leaves && task->kind == WEFT_TASK_REDUCE &&
+           s->call.pass->model->run.leaves[task->layer] && has_left(s, s->at);
+}
+
+/* Enqueues what stands beside layers in front of the next one. */
+static weft_status go_on(weft_pass_strand *s)
+{
+    const weft_program *program = s->program;
+    while (s->cursor.at < program->num_tasks && !has_parts(&program->tasks[s->cursor.at]))
+        if (waits_for_left(s, &program->tasks[s->cursor.at]))
+            s->reduces[s->at] = weft_program_set_aside(&s->cursor);
+        else
+            WEFT_TRY(weft_program_next(&s->cursor));
+    return WEFT_OK;
+}
+
+/* Behind what a layer left comes its reduction, which waits for the layer's task. */
+static weft_status reduce_left(weft_pass_strand *s, int at)
+{
+    weft_cursor reduce = s->reduces[at];
+    uint32_t layer = reduce.at;
+    if (!reduce.program || has_left(s, at))
+        return WEFT_OK;
+    while (!has_parts(&s->program->tasks[layer]))
+        layer--;
+    s->reduces[at] = (weft_cursor){0};
+    WEFT_TRY(weft_program_end_again(&s->cursor, layer));
+    return weft_program_next(&reduce);
+}
+
+static weft_status run_left(weft_pass *pass, size_t end)
+{
+    const weft_stack *scratch = weft_pass_scratch_stack(pass);
+    const size_t before = scratch->peak_bytes;
+    WEFT_TRY(weft_pass_run_left(pass, end));
+    if (scratch->peak_bytes > before)
+        pass->model->memory.left_peak_bytes = scratch->peak_bytes;
+    return WEFT_OK;
+}
+
 /* Enqueues it, the earlier layer's first; soon: of the latest layer what comes soon. */
-static weft_status take_left(const weft_pass_strand *s, bool soon)
+static weft_status take_left(weft_pass_strand *s, bool soon)
 {
     const weft_doing outer = *weft_doing_now();
     weft_pass *pass = s->call.pass;
     weft_doing_pass(WEFT_DOING_PASSES);
     weft_doing_begin(weft_task_kind_text(WEFT_TASK_LAYER), -1, pass->chunk, -1, -1);
+    pass->leaves = true;
     for (int i = 1; i <= WEFT_PAIR_LEAVERS; i++) {
         const int at = (s->at + i) % WEFT_PAIR_LEAVERS;
         pass->deferred = &s->leaves[at];
-        WEFT_TRY(weft_pass_run_left(pass, soon && at == s->at ? pass->deferred->soon
-                                                              : pass->deferred->num_works));
+        WEFT_TRY(
+            run_left(pass, soon && at == s->at ? pass->deferred->soon : pass->deferred->num_works));
+        WEFT_TRY(reduce_left(s, at));
     }
+    pass->leaves = false;
     *weft_doing_now() = outer;
     return WEFT_OK;
 }
@@ -541,7 +586,7 @@ static weft_status begin_leaving(weft_pass_strand *s, const weft_task *task)
     if (!leaves(s, task))
         return take_left(s, false);
     const int at = (s->at + 1) % WEFT_PAIR_LEAVERS;
-    if (s->leaves[at].next < s->leaves[at].num_works) /* layers without turns between them */
+    if (has_left(s, at)) /* layers without turns between them */
         WEFT_TRY(take_left(s, false));
     weft_deferred_empty(&s->leaves[at]);
     s->at = at;

@@ -143,7 +143,8 @@ weft_status weft_weights_create(const char *dir, const weft_weight *weights, siz
  * finite. */
 weft_status weft_weights_write(weft_weights_writer *writer, const char *name,
                                weft_weights_function fill, void *context) WEFT_CHECKED;
-/* Reads all back, compares the hashes and publishes. WEFT_FILE: one of them was not written. */
+/* Syncs all to the disk and publishes; who reads it compares the hashes. WEFT_FILE: one of them was
+ * not written. */
 weft_status weft_weights_publish(weft_weights_writer *writer, const char *config_text) WEFT_CHECKED;
 /* What is not published goes. NULL is legal. */
 void weft_weights_abandon(weft_weights_writer *writer);

@@ -99,17 +99,17 @@ weft_stored_shard weft_save_shard(const weft_save_run *run, const weft_slab *sla
 
 enum { BLOCK = 4096 };
 
-/* Exponents that are all ones: an infinity or a NaN. Of a fixed length, which compilers turn into
- * vector instructions. */
+/* Exponents that are all ones: an infinity or a NaN. The sum carries into the sign's place there.
+ * Of a fixed length, which compilers turn into vector instructions. */
 static uint32_t find_ones(const float data[BLOCK])
 {
     uint32_t found = 0;
     for (size_t i = 0; i < BLOCK; i++) {
         uint32_t bits;
         memcpy(&bits, &data[i], sizeof bits);
-        found |= (bits & 0x7f800000u) == 0x7f800000u;
+        found |= (bits & 0x7f800000u) + 0x00800000u;
     }
-    return found;
+    return found >> 31;
 }
 
 bool weft_are_finite(const float *data, size_t count)

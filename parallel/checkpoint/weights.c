@@ -10,8 +10,8 @@
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/internal.h"
 
-/* Pieces are small enough that a processor's own cache has one from its filling to its hash. Their
- * number lets one thread write while the other reads a shard back. */
+/* Pieces are small enough that a processor's own cache has one from its filling to its hash, and so
+ * many that on a busy machine the threads rarely wait for each other. */
 enum { NUM_PIECES = 8, PIECE_ELEMENTS = 256 << 10 };
 
 static weft_box box_of(const weft_stored *stored)
@@ -34,16 +34,13 @@ struct weft_weights_writer {
     weft_comm *self;
     weft_save save;
     weft_raw_file file;
-    weft_tensor_file *tensors; /* of the file, */
-    weft_file back;            /* which is read while it is written */
-    XXH64_state_t *state;      /* of the shard that is written, or read back */
+    XXH64_state_t *state; /* of the shard that is written */
     /* By turns: one is filled while those before it are written. */
     float *pieces[NUM_PIECES];
     weft_event *written[NUM_PIECES];
     weft_device *host;
     weft_lane *lane;
-    size_t num_filled;                /* pieces; */
-    size_t num_back, num_back_shards; /* pieces and shards that were read back */
+    size_t num_filled; /* pieces */
     bool published;
 };
 
@@ -95,9 +92,7 @@ static weft_status open_writer(weft_weights_writer *w, const char *dir, const we
     WEFT_TRY(weft_arena_strdup(&s->arena, dir, &s->dir));
     WEFT_TRY(list_datasets(s, weights, count));
     WEFT_TRY(weft_save_open(s, WEFT_OK));
-    WEFT_TRY(weft_raw_open(s->model, &w->file));
-    WEFT_TRY(weft_tensor_file_open(s->model, &s->datasets, &w->tensors));
-    return weft_file_open(s->model, &w->back);
+    return weft_raw_open(s->model, &w->file);
 }
 
 weft_status weft_weights_create(const char *dir, const weft_weight *weights, size_t count,
@@ -129,37 +124,6 @@ static uint64_t place_of(const weft_stored *dataset, const weft_stored_shard *sh
 static size_t piece_at(size_t at, size_t elements)
 {
     return elements - at < PIECE_ELEMENTS ? elements - at : PIECE_ELEMENTS;
-}
-
-static weft_status read_back(weft_weights_writer *w, const weft_stored_shard *shard, float *piece)
-{
-    const weft_stored *dataset = &w->save.datasets.items[shard->dataset];
-    const size_t elements = weft_shard_elements(shard, dataset->num_dims);
-    const uint64_t place = place_of(dataset, shard);
-    XXH64_reset(w->state, 0);
-    for (size_t at = 0; at < elements; at += PIECE_ELEMENTS) {
-        const size_t bytes = piece_at(at, elements) * sizeof *piece;
-        WEFT_TRY(weft_file_read(&w->back, place + at * sizeof *piece, piece, bytes));
-        XXH64_update(w->state, piece, bytes);
-    }
-    return weft_shard_check(w->save.model, dataset, shard, XXH64_digest(w->state));
-}
-
-/* The shards whose pieces are among the first num_written. */
-static weft_status read_back_to(weft_weights_writer *w, size_t num_written)
-{
-    const weft_save *s = &w->save;
-    for (; w->num_back_shards < s->shards.count; w->num_back_shards++) {
-        const weft_stored_shard *shard = &s->shards.items[w->num_back_shards];
-        const size_t elements =
-            weft_shard_elements(shard, s->datasets.items[shard->dataset].num_dims);
-        const size_t end = w->num_back + (elements + PIECE_ELEMENTS - 1) / PIECE_ELEMENTS;
-        if (end > num_written)
-            break;
-        w->num_back = end;
-        WEFT_TRY(read_back(w, shard, w->pieces[w->num_filled % NUM_PIECES]));
-    }
-    return WEFT_OK;
 }
 
 /* A piece on its way to the file. */
@@ -199,7 +163,6 @@ static weft_status write_piece(const filling *f, const weft_stored_shard *shard,
     return weft_lane_record(w->lane, w->written[turn]);
 }
 
-/* What is read back then needs no waiting: its pieces' memory has others. */
 static weft_status write_slab(void *context, const weft_slab *slab)
 {
     const filling *f = context;
@@ -216,11 +179,7 @@ static weft_status write_slab(void *context, const weft_slab *slab)
         WEFT_TRY(write_piece(f, &shard, slab->local_offset + at, piece_at(at, elements),
                              place + at * sizeof(float)));
     shard.hash = XXH64_digest(w->state);
-    WEFT_TRY(weft_shard_append(&s->shards, &s->arena, &shard));
-    if (w->num_filled < NUM_PIECES)
-        return WEFT_OK;
-    WEFT_TRY(weft_event_wait_host(w->written[w->num_filled % NUM_PIECES])); /* the oldest */
-    return read_back_to(w, w->num_filled - NUM_PIECES + 1);
+    return weft_shard_append(&s->shards, &s->arena, &shard);
 }
 
 static weft_status write_run(void *context, size_t first, size_t count)
@@ -243,17 +202,19 @@ weft_status weft_weights_write(weft_weights_writer *w, const char *name, weft_we
     return weft_runs_visit(&f.box, 0, (size_t)weft_stored_elements(of), write_run, &f);
 }
 
-/* The disk has what is left to do while the rest is read back. */
+/* While the disk writes, HDF5 opens the file: no element was written over its own parts. Elements
+ * are not read back: they would come from memory, as they were written, and say nothing of the
+ * disk. */
 static weft_status finish_file(weft_weights_writer *w)
 {
     weft_raw_file *file = &w->file;
+    const weft_save *s = &w->save;
+    weft_tensor_file *tensors;
     WEFT_TRY(weft_lane_sync(w->lane));
     WEFT_TRY(weft_lane_submit(w->lane, "sync", sync_file, &file, sizeof(weft_raw_file *)));
-    WEFT_TRY(read_back_to(w, w->num_filled));
-    WEFT_TRY(weft_lane_sync(w->lane));
-    weft_tensor_file *tensors = w->tensors;
-    w->tensors = NULL;
-    return weft_tensor_file_close(tensors);
+    WEFT_TRY(weft_tensor_file_open(s->model, &s->datasets, &tensors));
+    WEFT_TRY(weft_tensor_file_close(tensors));
+    return weft_lane_sync(w->lane);
 }
 
 weft_status weft_weights_publish(weft_weights_writer *w, const char *config_text)
@@ -289,9 +250,6 @@ void weft_weights_abandon(weft_weights_writer *w)
     close_lane(w);
     if (w->file.fd >= 0)
         close(w->file.fd);
-    weft_file_close(&w->back);
-    if (weft_tensor_file_close(w->tensors) != WEFT_OK)
-        weft_error_clear();
     if (w->self)
         weft_save_release(&w->save, !w->published);
     weft_comm_destroy(w->self);

@@ -29,7 +29,6 @@ struct weft_spill_cache {
     uint64_t *seen;     /* of records: the use seen last, in a run over the uses */
     uint64_t *expected; /* of records, without a plan */
     uint64_t clock;     /* LRU: falls with each use */
-    weft_spill_cache_stats stats;
 };
 
 /* --- the heap ------------------------------------------------------------------------------ */
@@ -199,10 +198,7 @@ weft_status weft_spill_cache_use(weft_spill_cache *c, int32_t record, bool chang
         c->place_of[record] = use.place;
         emptied->record = record;
         emptied->is_changed = false;
-        c->stats.num_misses++;
-        c->stats.num_write_backs += use.writes_back;
     }
-    c->stats.num_uses++;
     c->places[use.place].rank = rank;
     c->places[use.place].is_changed |= changes;
     moved(c, use.place);
@@ -223,25 +219,4 @@ void weft_spill_cache_expect(weft_spill_cache *c, int32_t record, uint64_t when)
 int32_t weft_spill_cache_place(const weft_spill_cache *c, int32_t record)
 {
     return c->place_of[record];
-}
-
-int32_t weft_spill_cache_record(const weft_spill_cache *c, int32_t p)
-{
-    return c->places[p].record;
-}
-
-bool weft_spill_cache_is_changed(const weft_spill_cache *c, int32_t p)
-{
-    return c->places[p].is_changed;
-}
-
-void weft_spill_cache_written(weft_spill_cache *c, int32_t p)
-{
-    c->places[p].is_changed = false;
-    moved(c, p);
-}
-
-weft_spill_cache_stats weft_spill_cache_get_stats(const weft_spill_cache *c)
-{
-    return c->stats;
 }

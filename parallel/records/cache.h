@@ -56,15 +56,5 @@ void weft_spill_cache_expect(weft_spill_cache *cache, int32_t record, uint64_t w
 
 /* The place that has the record, -1: none. */
 int32_t weft_spill_cache_place(const weft_spill_cache *cache, int32_t record);
-/* The record in the place, -1: it is empty. */
-int32_t weft_spill_cache_record(const weft_spill_cache *cache, int32_t place);
-bool weft_spill_cache_is_changed(const weft_spill_cache *cache, int32_t place);
-/* The place's record has been written: a save, or a write ahead of need. */
-void weft_spill_cache_written(weft_spill_cache *cache, int32_t place);
-
-typedef struct weft_spill_cache_stats {
-    uint64_t num_uses, num_misses, num_write_backs;
-} weft_spill_cache_stats;
-weft_spill_cache_stats weft_spill_cache_get_stats(const weft_spill_cache *cache);
 
 #endif

@@ -106,6 +106,7 @@ typedef struct weft_site {
                                       weft_exchange_form; chunks 0: 1 */
     int software;                  /* whose operations (launcher/planning/software.h); 0: Weft's */
     double exchanged;              /* the share of experts' rows that it sends; 0: all */
+    bool clamps;                   /* the model bounds its gates */
     weft_inputs *inputs;           /* out: the numbers that prices used; NULL: not wanted */
     bool unsourced;                /* estimates lack source and spread, which are slow to look up */
 } weft_site;

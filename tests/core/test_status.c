@@ -119,6 +119,19 @@ CASE(records_travel_between_threads)
     assert_int_equal(weft_error_get()->num_frames, 2);
 }
 
+CASE(what_is_unknown_is_no_word_of_the_text)
+{
+    weft_error carried;
+    (void)weft_error_unknown(middle(5));
+    assert_true(weft_error_get()->is_unknown);
+    weft_error_take(&carried);
+    assert_false(weft_error_get()->is_unknown);
+    (void)weft_error_put(&carried);
+    assert_true(weft_error_get()->is_unknown);
+    assert_int_equal(middle(5), WEFT_FILE);
+    assert_false(weft_error_get()->is_unknown);
+}
+
 CASE(a_record_has_the_key_it_is_about)
 {
     weft_error carried;

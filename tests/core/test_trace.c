@@ -298,6 +298,23 @@ CASE(legends_explain_names)
     weft_trace_destroy(trace);
 }
 
+CASE(a_file_says_what_it_is_of)
+{
+    static const weft_trace_fact facts[] = {{"step", "3"}, {"mesh", "dp \"2\""}};
+    weft_trace *trace;
+    OK(weft_trace_create(&trace));
+    add(trace, 0, 0, "F0", "forward", 7, 8, -1, -1);
+    weft_trace_tell(trace, facts, 2);
+    char *json = written(trace, weft_trace_write_json);
+    cJSON *root = cJSON_ParseWithOpts(json, NULL, 1);
+    const cJSON *of = cJSON_GetObjectItem(root, "otherData");
+    assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(of, "step")), "3");
+    assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(of, "mesh")), "dp \"2\"");
+    cJSON_Delete(root);
+    free(json);
+    weft_trace_destroy(trace);
+}
+
 CASE(empty_and_instant_traces_draw)
 {
     weft_trace *trace;

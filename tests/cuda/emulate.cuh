@@ -82,56 +82,21 @@ cudaError_t emulate_launch(const char *name, void (*kernel)(P...), dim3 blocks, 
         &made, sizeof made, pointers, static_cast<int>(sizeof...(P)));
 }
 
-/* The toolkit has these for nvcc only. */
+/* The toolkit has this for nvcc only. */
 template <typename... P>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribute, int value)
 {
     return cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), attribute, value);
 }
-template <typename... P>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *num_blocks, void (*kernel)(P...),
-                                                          int threads, size_t shared_bytes)
-{
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        num_blocks, reinterpret_cast<const void *>(kernel), threads, shared_bytes);
-}
 
-/* Barriers and fences. */
+/* Barriers. */
 static inline void __syncthreads()
 {
-    weft_emulate_barrier(0, 0, false);
-}
-static inline int __syncthreads_count(int predicate)
-{
-    return static_cast<int>(weft_emulate_barrier(0, 0, predicate != 0));
-}
-static inline int __syncthreads_or(int predicate)
-{
-    return weft_emulate_barrier(0, 0, predicate != 0) != 0;
-}
-static inline int __syncthreads_and(int predicate)
-{
-    return weft_emulate_barrier(0, 0, predicate == 0) == 0;
+    weft_emulate_barrier();
 }
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
     weft_emulate_warp(WEFT_EMULATE_SYNC, mask, 0, 0);
-}
-static inline void __threadfence()
-{
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-}
-static inline void __threadfence_block()
-{
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-}
-static inline void __threadfence_system()
-{
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-}
-static inline void __nanosleep(unsigned)
-{
-    weft_emulate_yield();
 }
 
 /* Shuffles. `width` parts the warp into groups of lanes that exchange among themselves. */
@@ -178,10 +143,6 @@ static inline int __any_sync(unsigned mask, int predicate)
 {
     return __ballot_sync(mask, predicate) != 0;
 }
-static inline int __all_sync(unsigned mask, int predicate)
-{
-    return __ballot_sync(mask, predicate) == mask;
-}
 
 /* For instructions that a whole warp executes on its registers together (mma.cuh): `meaning` runs
  * once a lane, with an array of the 32 lanes' `mine` that may be read, before any lane goes on:
@@ -225,47 +186,10 @@ template <typename T> T atomicAdd(T *address, typename emulate_same<T>::type val
         return emulate_replace(address, old, static_cast<T>(old + value));
     }
 }
-template <typename T> T atomicSub(T *address, typename emulate_same<T>::type value)
-{
-    return __atomic_fetch_sub(address, value, __ATOMIC_RELAXED);
-}
-template <typename T> T atomicMax(T *address, typename emulate_same<T>::type value)
-{
-    const T old = emulate_load(address);
-    return emulate_replace(address, old, old > value ? old : value);
-}
 template <typename T> T atomicMin(T *address, typename emulate_same<T>::type value)
 {
     const T old = emulate_load(address);
     return emulate_replace(address, old, old < value ? old : value);
-}
-template <typename T> T atomicOr(T *address, typename emulate_same<T>::type value)
-{
-    return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
-}
-template <typename T> T atomicAnd(T *address, typename emulate_same<T>::type value)
-{
-    return __atomic_fetch_and(address, value, __ATOMIC_RELAXED);
-}
-template <typename T> T atomicExch(T *address, typename emulate_same<T>::type value)
-{
-    T old;
-    __atomic_exchange(address, &value, &old, __ATOMIC_SEQ_CST);
-    return old;
-}
-template <typename T>
-T atomicCAS(T *address, typename emulate_same<T>::type expected,
-            typename emulate_same<T>::type value)
-{
-    __atomic_compare_exchange(address, &expected, &value, false, __ATOMIC_SEQ_CST,
-                              __ATOMIC_SEQ_CST);
-    return expected;
-}
-/* Goes round from `limit` to 0. */
-static inline unsigned atomicInc(unsigned *address, unsigned limit)
-{
-    const unsigned old = emulate_load(address);
-    return emulate_replace(address, old, old >= limit ? 0u : old + 1);
 }
 
 /* Integers. */
@@ -273,42 +197,9 @@ static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);
 }
-static inline int __popcll(unsigned long long x)
-{
-    return __builtin_popcountll(x);
-}
 static inline int __ffs(int x)
 {
     return __builtin_ffs(x);
-}
-static inline int __clz(int x)
-{
-    return x ? __builtin_clz(static_cast<unsigned>(x)) : 32;
-}
-static inline int __clzll(long long x)
-{
-    return x ? __builtin_clzll(static_cast<unsigned long long>(x)) : 64;
-}
-static inline unsigned __brev(unsigned x)
-{
-    unsigned reversed = 0;
-    for (int i = 0; i < 32; i++)
-        reversed |= (x >> i & 1u) << (31 - i);
-    return reversed;
-}
-static inline unsigned __umulhi(unsigned a, unsigned b)
-{
-    return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32);
-}
-static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
-{
-    __extension__ using wide = unsigned __int128;
-    return static_cast<unsigned long long>(static_cast<wide>(a) * b >> 64);
-}
-static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift)
-{
-    const uint64_t both = static_cast<uint64_t>(high) << 32 | low;
-    return static_cast<unsigned>(both << (shift & 31) >> 32);
 }
 
 /* The common type's smaller and larger one; of floats, the number where one is NaN. */
@@ -339,130 +230,24 @@ template <typename To, typename From> static inline To emulate_bits(From from)
     memcpy(&to, &from, sizeof to);
     return to;
 }
-static inline int __float_as_int(float x)
-{
-    return emulate_bits<int>(x);
-}
 static inline unsigned __float_as_uint(float x)
 {
     return emulate_bits<unsigned>(x);
-}
-static inline float __int_as_float(int x)
-{
-    return emulate_bits<float>(x);
 }
 static inline float __uint_as_float(unsigned x)
 {
     return emulate_bits<float>(x);
 }
-static inline long long __double_as_longlong(double x)
-{
-    return emulate_bits<long long>(x);
-}
-static inline double __longlong_as_double(long long x)
-{
-    return emulate_bits<double>(x);
-}
 
-/* Functions of floats: CUDA's fast ones are exact here. glibc has functions of these names itself.
+/* Functions of floats: CUDA's fast ones are exact here. glibc has a function of this name itself.
  */
 #define __expf expf
-#define __exp10f exp10f
-#define __logf logf
-#define __log2f log2f
-#define __log10f log10f
-#define __powf powf
-#define __sinf sinf
-#define __cosf cosf
-#define __tanf tanf
-#define __tanhf tanhf
-#define __sincosf sincosf
-static inline float rsqrtf(float x)
-{
-    return static_cast<float>(1.0 / sqrt(static_cast<double>(x)));
-}
-static inline double rsqrt(double x)
-{
-    return 1.0 / sqrt(x);
-}
-static inline float __saturatef(float x)
-{
-    return x > 1.0f ? 1.0f : x > 0.0f ? x : 0.0f;
-}
 static inline float __fdividef(float x, float y)
 {
     return x / y;
 }
-static inline float __frcp_rn(float x)
-{
-    return 1.0f / x;
-}
-static inline float __frsqrt_rn(float x)
-{
-    return rsqrtf(x);
-}
-static inline float __fsqrt_rn(float x)
-{
-    return sqrtf(x);
-}
-static inline float __fdiv_rn(float x, float y)
-{
-    return x / y;
-}
-static inline float __fmaf_rn(float x, float y, float z)
-{
-    return fmaf(x, y, z);
-}
-/* Never joined into a fused multiply and add. */
-static inline float __fadd_rn(float x, float y)
-{
-    const volatile float sum = x + y;
-    return sum;
-}
-static inline float __fsub_rn(float x, float y)
-{
-    const volatile float difference = x - y;
-    return difference;
-}
-static inline float __fmul_rn(float x, float y)
-{
-    const volatile float product = x * y;
-    return product;
-}
-static inline int __float2int_rn(float x)
-{
-    return static_cast<int>(nearbyintf(x));
-}
-static inline int __float2int_rd(float x)
-{
-    return static_cast<int>(floorf(x));
-}
-static inline float __int2float_rn(int x)
-{
-    return static_cast<float>(x);
-}
-static inline float __uint2float_rn(unsigned x)
-{
-    return static_cast<float>(x);
-}
 
-/* Loads and stores that hint at the caches. */
-template <typename T> T __ldg(const T *address)
-{
-    return *address;
-}
-template <typename T> T __ldcs(const T *address)
-{
-    return *address;
-}
-template <typename T> T __ldcg(const T *address)
-{
-    return *address;
-}
-template <typename T> void __stcs(T *address, typename emulate_same<T>::type value)
-{
-    *address = value;
-}
+/* Stores that hint at the caches. */
 template <typename T> void __stcg(T *address, typename emulate_same<T>::type value)
 {
     *address = value;

@@ -15,9 +15,9 @@
 #include "tests/cuda/emulate_fiber.h"
 #include "tests/cuda/emulate_runtime.h"
 
-enum { MAX_THREADS = 1024, MAX_BARRIERS = 16, BLOCKS_POISONED = 16 };
+enum { MAX_THREADS = 1024, BLOCKS_POISONED = 16 };
 
-typedef enum state { READY, YIELDED, AT_BARRIER, AT_WARP, LEFT } state;
+typedef enum state { READY, AT_BARRIER, AT_WARP, LEFT } state;
 
 typedef struct copy {
     void *to;
@@ -29,18 +29,12 @@ typedef struct thread {
     fiber fiber;
     uint3 index;
     state state;
-    unsigned barrier; /* AT_BARRIER: which, and for how many */
-    unsigned barrier_threads;
     weft_emulate_collective what; /* AT_WARP */
     unsigned mask, source;
     uint64_t value, result;
     copy *copies; /* cp.async's that wait */
     unsigned num_copies, copies_capacity, group;
 } thread;
-
-typedef struct barrier {
-    unsigned num_arrived, num_votes, num_votes_last;
-} barrier;
 
 typedef struct launch {
     const char *kernel;
@@ -59,8 +53,8 @@ static struct {
     thread *thread; /* that runs, if any does */
     pthread_t served_by;
     unsigned num_threads, num_left;
+    unsigned num_arrived; /* at the barrier */
     bool backward;
-    barrier barriers[MAX_BARRIERS];
     void *published[MAX_THREADS / 32][32];
     bool started;
     unsigned char *statics; /* the shared variables of all kernels */
@@ -82,11 +76,7 @@ static const char *describe(const thread *t, char *out, size_t capacity)
     int n = snprintf(out, capacity, "thread (%u,%u,%u) ", i.x, i.y, i.z);
     switch (t->state) {
     case AT_BARRIER:
-        if (t->barrier || t->barrier_threads != now.num_threads)
-            snprintf(out + n, capacity - (size_t)n, "waits at barrier %u for %u threads",
-                     t->barrier, t->barrier_threads);
-        else
-            snprintf(out + n, capacity - (size_t)n, "waits at __syncthreads");
+        snprintf(out + n, capacity - (size_t)n, "waits at __syncthreads");
         break;
     case AT_WARP:
         snprintf(out + n, capacity - (size_t)n, "waits at %s with mask %08x", names[t->what],
@@ -127,7 +117,7 @@ static _Noreturn void die_of_deadlock(void)
             waits = &threads[i];
     if (waits->state == AT_BARRIER) {
         for (unsigned i = 0; i < now.num_threads; i++)
-            if (threads[i].state != AT_BARRIER || threads[i].barrier != waits->barrier) {
+            if (threads[i].state != AT_BARRIER) {
                 other = &threads[i];
                 break;
             }
@@ -180,9 +170,6 @@ static bool run_warp(unsigned warp)
     const unsigned first = warp * 32;
     const unsigned end = first + 32 < now.num_threads ? first + 32 : now.num_threads;
     bool ran = false, again = true;
-    for (unsigned i = first; i < end; i++)
-        if (threads[i].state == YIELDED)
-            threads[i].state = READY;
     while (again) {
         again = false;
         for (unsigned i = first; i < end; i++) {
@@ -203,8 +190,7 @@ static void run_block(void)
         threads[i].state = READY;
         threads[i].group = 0;
     }
-    memset(now.barriers, 0, sizeof now.barriers);
-    now.num_left = 0;
+    now.num_arrived = now.num_left = 0;
     while (now.num_left < now.num_threads) {
         bool ran = false;
         for (unsigned w = 0; w < num_warps; w++)
@@ -339,31 +325,16 @@ void *weft_emulate_shared(void)
     return dynamic_shared;
 }
 
-unsigned weft_emulate_barrier(unsigned index, unsigned num_threads, bool vote)
+void weft_emulate_barrier(void)
 {
-    thread *self = now.thread;
-    const unsigned wanted = num_threads ? num_threads : now.num_threads;
-    if (index >= MAX_BARRIERS || wanted > now.num_threads)
-        die(self, NULL, "there is no such barrier");
-    barrier *b = &now.barriers[index];
-    self->barrier = index;
-    self->barrier_threads = wanted;
-    b->num_votes += vote;
-    if (++b->num_arrived < wanted) {
+    if (++now.num_arrived < now.num_threads) {
         wait_in(AT_BARRIER);
-        return b->num_votes_last;
+        return;
     }
-    for (unsigned i = 0; i < now.num_threads; i++) {
-        thread *t = &threads[i];
-        if (t->state != AT_BARRIER || t->barrier != index)
-            continue;
-        if (t->barrier_threads != wanted)
-            die(t, self, "the barrier ends for another number of threads");
-        t->state = READY;
-    }
-    b->num_votes_last = b->num_votes;
-    b->num_arrived = b->num_votes = 0;
-    return b->num_votes_last;
+    for (unsigned i = 0; i < now.num_threads; i++)
+        if (threads[i].state == AT_BARRIER)
+            threads[i].state = READY;
+    now.num_arrived = 0;
 }
 
 /* The last lane of the mask has come: gives each its result. */
@@ -421,11 +392,6 @@ uint64_t weft_emulate_warp(weft_emulate_collective what, unsigned mask, uint64_t
 void *const *weft_emulate_published(void)
 {
     return now.published[number(now.thread) / 32];
-}
-
-void weft_emulate_yield(void)
-{
-    wait_in(YIELDED);
 }
 
 void weft_emulate_copy_async(void *to, const void *from, unsigned size, unsigned bytes)

@@ -41,9 +41,8 @@ cudaError_t weft_emulate_launch(const char *kernel, const void *function, dim3 b
 /* The start of the running block's dynamic shared memory. */
 void *weft_emulate_shared(void);
 
-/* Waits until `num_threads` of the block (0: all) are at barrier `index`, 0 being __syncthreads'.
- * Gives how many of them came with `vote`. */
-unsigned weft_emulate_barrier(unsigned index, unsigned num_threads, bool vote);
+/* Waits until all threads of the block are here. */
+void weft_emulate_barrier(void);
 
 /* What the lanes of `mask` do together: each waits for all others. */
 typedef enum weft_emulate_collective {
@@ -63,9 +62,6 @@ void weft_emulate_copy_async(void *to, const void *from, unsigned size, unsigned
 void weft_emulate_copy_commit(void);
 /* Finishes all committed groups but the newest `pending`. */
 void weft_emulate_copy_wait(unsigned pending);
-
-/* Lets other threads of the block run: for loops that wait for memory to change. */
-void weft_emulate_yield(void);
 
 #ifdef __cplusplus
 }

@@ -53,27 +53,11 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool)
     return cudaSuccess;
 }
 
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes)
-{
-    (void)bytes;
-    return weft_emulate_error(pool ? cudaSuccess : cudaErrorInvalidValue);
-}
-
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)
 {
     return weft_emulate_error(pool && value && attribute <= cudaMemPoolAttrUsedMemHigh
                                   ? cudaSuccess
                                   : cudaErrorInvalidValue);
-}
-
-cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *out, int device)
-{
-    static struct CUmemPoolHandle_st pools[WEFT_EMULATE_MAX_DEVICES];
-    if (device < 0 || device >= weft_emulate_num_devices())
-        return weft_emulate_error(cudaErrorInvalidDevice);
-    pools[device].device = device;
-    *out = &pools[device];
-    return cudaSuccess;
 }
 
 cudaError_t cudaMallocFromPoolAsync(void **out, size_t bytes, cudaMemPool_t pool,
@@ -89,13 +73,6 @@ cudaError_t cudaMallocFromPoolAsync(void **out, size_t bytes, cudaMemPool_t pool
     if (pool->max_bytes && bytes > pool->max_bytes)
         return weft_emulate_error(cudaErrorMemoryAllocation);
     return weft_emulate_error(weft_emulate_alloc(pool->device, bytes, out));
-}
-
-cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t stream)
-{
-    cudaMemPool_t pool = NULL;
-    const cudaError_t error = cudaDeviceGetDefaultMemPool(&pool, weft_emulate_device());
-    return error ? error : cudaMallocFromPoolAsync(out, bytes, pool, stream);
 }
 
 static void run_free(void *argument)
@@ -179,12 +156,6 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     return weft_emulate_error(error);
 }
 
-cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
-{
-    const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, NULL);
-    return error ? error : cudaStreamSynchronize(NULL);
-}
-
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
 {
     if (bytes && weft_emulate_find(memory, NULL) == WEFT_EMULATE_PAGEABLE)
@@ -193,113 +164,68 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t 
         enqueue_copy((copy){.to = memory, .value = value, .bytes = bytes}, stream));
 }
 
-cudaError_t cudaMemset(void *memory, int value, size_t bytes)
-{
-    const cudaError_t error = cudaMemsetAsync(memory, value, bytes, NULL);
-    return error ? error : cudaStreamSynchronize(NULL);
-}
-
 /* A value in memory that a stream waits for, or writes. */
 typedef struct word {
-    uint64_t address, value, seen;
-    unsigned flags;
-    bool wide, write;
+    uint64_t *address, value, seen;
+    bool write;
 } word;
 
 static void access_word(void *argument)
 {
     word *w = argument;
-    void *address = (void *)(uintptr_t)w->address;
-    if (w->write && w->wide)
-        __atomic_store_n((uint64_t *)address, w->value, __ATOMIC_RELEASE);
-    else if (w->write)
-        __atomic_store_n((uint32_t *)address, (uint32_t)w->value, __ATOMIC_RELEASE);
-    else if (w->wide)
-        w->seen = __atomic_load_n((uint64_t *)address, __ATOMIC_ACQUIRE);
+    if (w->write)
+        __atomic_store_n(w->address, w->value, __ATOMIC_RELEASE);
     else
-        w->seen = __atomic_load_n((uint32_t *)address, __ATOMIC_ACQUIRE);
-}
-
-static bool arrived(const word *w)
-{
-    const uint64_t difference = w->seen - w->value;
-    switch (w->flags & 3) {
-    case CU_STREAM_WAIT_VALUE_GEQ:
-        return w->wide ? (int64_t)difference >= 0 : (int32_t)difference >= 0;
-    case CU_STREAM_WAIT_VALUE_EQ:
-        return !difference;
-    case CU_STREAM_WAIT_VALUE_AND:
-        return (w->seen & w->value) != 0;
-    default:
-        return (~(w->seen | w->value) & (w->wide ? UINT64_MAX : UINT32_MAX)) != 0;
-    }
+        w->seen = __atomic_load_n(w->address, __ATOMIC_ACQUIRE);
 }
 
 static void run_word(void *argument)
 {
     word *w = argument;
-    const bool device =
-        weft_emulate_find((void *)(uintptr_t)w->address, NULL) == WEFT_EMULATE_DEVICE;
+    const bool device = weft_emulate_find(w->address, NULL) == WEFT_EMULATE_DEVICE;
     const struct timespec pause = {.tv_nsec = 20000};
     while (!weft_emulate_broken()) {
         if (device)
             weft_emulate_on_device(access_word, w);
         else
             access_word(w);
-        if (w->write || arrived(w))
+        if (w->write || (int64_t)(w->seen - w->value) >= 0)
             break;
         nanosleep(&pause, NULL);
     }
 }
 
-static CUresult enqueue_word(CUstream stream, word w)
+static CUresult enqueue_word(CUstream stream, CUdeviceptr address, cuuint64_t value, bool write)
 {
-    const void *address = (const void *)(uintptr_t)w.address;
-    if (w.address % (w.wide ? 8 : 4) || weft_emulate_find(address, NULL) == WEFT_EMULATE_PAGEABLE)
+    word w = {.address = (uint64_t *)(uintptr_t)address, .value = value, .write = write};
+    if (address % 8 || weft_emulate_find(w.address, NULL) == WEFT_EMULATE_PAGEABLE)
         return CUDA_ERROR_INVALID_VALUE;
     return weft_emulate_enqueue(stream, run_word, &w, sizeof w, false) ? CUDA_ERROR_INVALID_HANDLE
                                                                        : CUDA_SUCCESS;
 }
 
-static CUresult wait_32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags)
-{
-    return enqueue_word(stream, (word){.address = address, .value = value, .flags = flags});
-}
-
 static CUresult wait_64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
 {
-    return enqueue_word(stream,
-                        (word){.address = address, .value = value, .flags = flags, .wide = true});
-}
-
-static CUresult write_32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags)
-{
-    return enqueue_word(stream,
-                        (word){.address = address, .value = value, .flags = flags, .write = true});
+    return flags == CU_STREAM_WAIT_VALUE_GEQ ? enqueue_word(stream, address, value, false)
+                                             : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult write_64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags)
 {
-    return enqueue_word(
-        stream,
-        (word){.address = address, .value = value, .flags = flags, .wide = true, .write = true});
+    return flags == CU_STREAM_WRITE_VALUE_DEFAULT ? enqueue_word(stream, address, value, true)
+                                                  : CUDA_ERROR_INVALID_VALUE;
 }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version,
                                              unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *out_result)
 {
-    static CUresult (*const narrow[])(CUstream, CUdeviceptr, cuuint32_t, unsigned) = {wait_32,
-                                                                                      write_32};
-    static CUresult (*const wide[])(CUstream, CUdeviceptr, cuuint64_t, unsigned) = {wait_64,
-                                                                                    write_64};
+    static CUresult (*const calls[])(CUstream, CUdeviceptr, cuuint64_t, unsigned) = {wait_64,
+                                                                                     write_64};
     static const struct {
         const char *name;
         const void *function; /* the address of a pointer */
-    } functions[] = {{"cuStreamWaitValue32", &narrow[0]},
-                     {"cuStreamWriteValue32", &narrow[1]},
-                     {"cuStreamWaitValue64", &wide[0]},
-                     {"cuStreamWriteValue64", &wide[1]}};
+    } functions[] = {{"cuStreamWaitValue64", &calls[0]}, {"cuStreamWriteValue64", &calls[1]}};
     (void)version;
     (void)flags;
     *out = NULL;
@@ -309,11 +235,4 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, uns
     if (out_result)
         *out_result = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
-}
-
-#undef cudaGetDriverEntryPoint
-cudaError_t cudaGetDriverEntryPoint(const char *symbol, void **out, unsigned long long flags,
-                                    enum cudaDriverEntryPointQueryResult *out_result)
-{
-    return cudaGetDriverEntryPointByVersion(symbol, out, CUDART_VERSION, flags, out_result);
 }

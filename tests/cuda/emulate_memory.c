@@ -10,10 +10,10 @@
 #include "tests/cuda/emulate_fiber.h"
 #include "tests/cuda/emulate_runtime.h"
 
-/* Addresses of a device's memory; how much of them it may use is WEFT_EMULATE_MEMORY_MIB. Between
- * blocks stay bytes that nobody may touch. */
+/* Addresses of a device's memory, and how much of them it may use. Between blocks stay bytes that
+ * nobody may touch. */
 enum { ALIGNMENT = 512, REDZONE = 512, GROWTH = 2 << 20 };
-static const size_t ADDRESSES = (size_t)64 << 30;
+static const size_t ADDRESSES = (size_t)64 << 30, USABLE = (size_t)8 << 30;
 
 typedef struct block {
     struct block *next; /* of the device, by address; adjacent */
@@ -34,7 +34,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct memory {
     unsigned char *base;
     size_t grown; /* bytes from the base that are mapped: filled, then used or free */
-    size_t total, used;
+    size_t used;
     block *blocks;
 } memories[WEFT_EMULATE_MAX_DEVICES];
 static pinned *pinned_blocks;
@@ -89,8 +89,6 @@ static size_t round_up(size_t bytes, size_t to)
 
 static void start(void)
 {
-    const char *text = getenv("WEFT_EMULATE_MEMORY_MIB");
-    const size_t total = (text && *text ? strtoull(text, NULL, 10) : 8192) << 20;
     const struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
     for (int d = 0; d < weft_emulate_num_devices(); d++) {
         unsigned char *memory = mmap(NULL, ADDRESSES + GROWTH, PROT_NONE,
@@ -100,7 +98,6 @@ static void start(void)
         /* Large pages, where there are any: protection changes often, and costs by the page. */
         memories[d].base = (unsigned char *)round_up((uintptr_t)memory, GROWTH);
         madvise(memories[d].base, ADDRESSES, MADV_HUGEPAGE);
-        memories[d].total = total;
     }
     sigaction(SIGSEGV, &action, &previous_action);
 }
@@ -157,7 +154,7 @@ cudaError_t weft_emulate_alloc(int device_index, size_t bytes, void **out)
     pthread_once(&once, start);
     pthread_mutex_lock(&lock);
     struct memory *m = &memories[device_index];
-    block *b = bytes <= m->total - m->used ? find_free(m, block_bytes) : NULL;
+    block *b = bytes <= USABLE - m->used ? find_free(m, block_bytes) : NULL;
     block *rest = b && b->bytes > block_bytes ? calloc(1, sizeof *rest) : NULL;
     if (rest) {
         *rest = (block){
@@ -221,17 +218,6 @@ cudaError_t weft_emulate_free(void *memory)
             join(b);
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
-}
-
-size_t weft_emulate_available(int device_index, size_t *out_total)
-{
-    pthread_once(&once, start);
-    pthread_mutex_lock(&lock);
-    const struct memory *m = &memories[device_index];
-    const size_t available = m->total - m->used;
-    *out_total = m->total;
-    pthread_mutex_unlock(&lock);
-    return available;
 }
 
 weft_emulate_kind weft_emulate_find(const void *memory, int *out_device)
@@ -304,11 +290,6 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
     forbid_access((unsigned char *)memory + bytes, round_up(bytes, 4096) - bytes);
     *out = memory;
     return cudaSuccess;
-}
-
-cudaError_t cudaMallocHost(void **out, size_t bytes)
-{
-    return cudaHostAlloc(out, bytes, cudaHostAllocDefault);
 }
 
 cudaError_t cudaFreeHost(void *memory)

@@ -44,31 +44,21 @@ cudaError_t cudaGetLastError(void)
     return error;
 }
 
-cudaError_t cudaPeekAtLastError(void)
-{
-    return last_error;
-}
-
 #define ERRORS(X)                                                                                  \
     X(Success, "no error")                                                                         \
     X(ErrorInvalidValue, "invalid argument")                                                       \
     X(ErrorMemoryAllocation, "out of memory")                                                      \
-    X(ErrorInitializationError, "initialization error")                                            \
     X(ErrorInvalidConfiguration, "invalid configuration argument")                                 \
     X(ErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")     \
     X(ErrorNoDevice, "no CUDA-capable device is detected")                                         \
     X(ErrorInvalidDevice, "invalid device ordinal")                                                \
-    X(ErrorInvalidDeviceFunction, "invalid device function")                                       \
     X(ErrorInvalidResourceHandle, "invalid resource handle")                                       \
     X(ErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region")   \
     X(ErrorNotReady, "device not ready")                                                           \
     X(ErrorIllegalAddress, "an illegal memory access was encountered")                             \
-    X(ErrorLaunchFailure, "unspecified launch failure")                                            \
-    X(ErrorNotSupported, "operation not supported")                                                \
     X(ErrorIllegalState, "the operation cannot be performed in the present state")                 \
     X(ErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")           \
-    X(ErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")    \
-    X(ErrorUnknown, "unknown error")
+    X(ErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")
 
 const char *cudaGetErrorName(cudaError_t error)
 {
@@ -119,86 +109,23 @@ cudaError_t cudaSetDevice(int device)
     return error;
 }
 
-cudaError_t cudaGetDevice(int *out)
-{
-    *out = current_device;
-    return check_device(current_device);
-}
-
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
-{
-    const cudaError_t error = check_device(device);
-    if (error)
-        return error;
-    memset(out, 0, sizeof *out);
-    snprintf(out->name, sizeof out->name, "CUDA emulated on the CPU");
-    weft_emulate_available(device, &out->totalGlobalMem);
-    out->sharedMemPerBlock = WEFT_EMULATE_SHARED_UNASKED;
-    out->sharedMemPerBlockOptin = WEFT_EMULATE_MAX_SHARED;
-    out->sharedMemPerMultiprocessor = WEFT_EMULATE_MAX_SHARED + 1024;
-    out->reservedSharedMemPerBlock = 1024;
-    out->regsPerBlock = out->regsPerMultiprocessor = 65536;
-    out->warpSize = 32;
-    out->maxThreadsPerBlock = 1024;
-    out->maxThreadsPerMultiProcessor = 2048;
-    out->maxBlocksPerMultiProcessor = 32;
-    memcpy(out->maxThreadsDim, (int[]){1024, 1024, 64}, sizeof out->maxThreadsDim);
-    memcpy(out->maxGridSize, (int[]){INT32_MAX, 65535, 65535}, sizeof out->maxGridSize);
-    out->totalConstMem = 65536;
-    out->major = 9;
-    out->multiProcessorCount = WEFT_EMULATE_MULTIPROCESSORS;
-    out->pciBusID = device + 1;
-    out->canMapHostMemory = out->concurrentKernels = out->unifiedAddressing = 1;
-    out->streamPrioritiesSupported = out->memoryPoolsSupported = out->hostRegisterSupported = 1;
-    out->canUseHostPointerForRegisteredMem = 1;
-    out->asyncEngineCount = 3;
-    out->l2CacheSize = 50 << 20;
-    out->memoryBusWidth = 5120;
-    return cudaSuccess;
-}
-
 cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr attribute, int device)
 {
-    struct cudaDeviceProp p;
-    const cudaError_t error = cudaGetDeviceProperties(&p, device);
-    if (error)
-        return error;
     const struct {
         enum cudaDeviceAttr attribute;
         int value;
     } values[] = {
-        {cudaDevAttrMaxThreadsPerBlock, p.maxThreadsPerBlock},
-        {cudaDevAttrMaxSharedMemoryPerBlock, (int)p.sharedMemPerBlock},
-        {cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)p.sharedMemPerBlockOptin},
-        {cudaDevAttrMaxSharedMemoryPerMultiprocessor, (int)p.sharedMemPerMultiprocessor},
-        {cudaDevAttrReservedSharedMemoryPerBlock, (int)p.reservedSharedMemPerBlock},
-        {cudaDevAttrMaxThreadsPerMultiProcessor, p.maxThreadsPerMultiProcessor},
-        {cudaDevAttrMaxBlocksPerMultiprocessor, p.maxBlocksPerMultiProcessor},
-        {cudaDevAttrMaxRegistersPerBlock, p.regsPerBlock},
-        {cudaDevAttrMaxRegistersPerMultiprocessor, p.regsPerMultiprocessor},
-        {cudaDevAttrWarpSize, p.warpSize},
-        {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
-        {cudaDevAttrComputeCapabilityMajor, p.major},
-        {cudaDevAttrComputeCapabilityMinor, p.minor},
-        {cudaDevAttrL2CacheSize, p.l2CacheSize},
-        {cudaDevAttrGlobalMemoryBusWidth, p.memoryBusWidth},
-        {cudaDevAttrClockRate, 1000000},
-        {cudaDevAttrMemoryClockRate, 1000000},
-        {cudaDevAttrPciBusId, p.pciBusID},
+        {cudaDevAttrMultiProcessorCount, WEFT_EMULATE_MULTIPROCESSORS},
+        {cudaDevAttrComputeCapabilityMajor, 9},
+        {cudaDevAttrComputeCapabilityMinor, 0},
+        {cudaDevAttrPciBusId, device + 1},
         {cudaDevAttrPciDeviceId, 0},
         {cudaDevAttrPciDomainId, 0},
-        {cudaDevAttrAsyncEngineCount, p.asyncEngineCount},
-        {cudaDevAttrCanMapHostMemory, 1},
-        {cudaDevAttrConcurrentKernels, 1},
-        {cudaDevAttrUnifiedAddressing, 1},
-        {cudaDevAttrStreamPrioritiesSupported, 1},
         {cudaDevAttrMemoryPoolsSupported, 1},
-        {cudaDevAttrHostRegisterSupported, 1},
-        {cudaDevAttrCanUseHostPointerForRegisteredMem, 1},
-        {cudaDevAttrPageableMemoryAccess, 0},
-        {cudaDevAttrIntegrated, 0},
-        {cudaDevAttrCooperativeLaunch, 0},
     };
+    const cudaError_t error = check_device(device);
+    if (error)
+        return error;
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
         if (values[i].attribute == attribute) {
             *out = values[i].value;
@@ -220,14 +147,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *out_least, int *out_greatest)
     *out_least = 0;
     *out_greatest = -5;
     return check_device(current_device);
-}
-
-cudaError_t cudaMemGetInfo(size_t *out_free, size_t *out_total)
-{
-    const cudaError_t error = check_device(current_device);
-    if (!error)
-        *out_free = weft_emulate_available(current_device, out_total);
-    return error;
 }
 
 cudaError_t cudaRuntimeGetVersion(int *out)
@@ -285,17 +204,4 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
         p->shared_bytes = (size_t)value;
     pthread_mutex_unlock(&lock);
     return weft_emulate_error(p ? cudaSuccess : cudaErrorMemoryAllocation);
-}
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *out, const void *function,
-                                                          int num_threads, size_t shared_bytes)
-{
-    (void)function;
-    if (num_threads < 1)
-        return weft_emulate_error(cudaErrorInvalidValue);
-    int blocks = 2048 / ((num_threads + 31) / 32 * 32);
-    const int by_shared = (int)((WEFT_EMULATE_MAX_SHARED + 1024) / (shared_bytes + 1024));
-    blocks = blocks > 32 ? 32 : blocks;
-    *out = blocks < by_shared ? blocks : by_shared;
-    return cudaSuccess;
 }

@@ -61,8 +61,6 @@ void weft_emulate_on_device(void (*run)(void *argument), void *argument);
 /* Device memory, filled with 0xff bytes while it is free. */
 cudaError_t weft_emulate_alloc(int device, size_t bytes, void **out);
 cudaError_t weft_emulate_free(void *memory);
-/* The memory that remains on the device. */
-size_t weft_emulate_available(int device, size_t *out_total);
 
 typedef enum weft_emulate_kind {
     WEFT_EMULATE_PAGEABLE,

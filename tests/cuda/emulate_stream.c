@@ -44,10 +44,6 @@ static _Thread_local cudaStream_t captured;
 struct CUevent_st {
     cudaStream_t stream; /* NULL before it is recorded */
     uint64_t ticket;
-    unsigned flags;
-    double seconds;
-    unsigned num_pending; /* records under way */
-    bool destroyed;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -267,11 +263,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
     return cudaStreamCreateWithPriority(out, flags, 0);
 }
 
-cudaError_t cudaStreamCreate(cudaStream_t *out)
-{
-    return cudaStreamCreateWithPriority(out, cudaStreamDefault, 0);
-}
-
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     weft_emulate_enter();
@@ -486,33 +477,14 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
+    (void)flags;
     if (!weft_emulate_num_devices())
         return weft_emulate_error(cudaErrorNoDevice);
     cudaEvent_t event = calloc(1, sizeof *event);
     if (!event)
         return weft_emulate_error(cudaErrorMemoryAllocation);
-    event->flags = flags;
     *out = event;
     return cudaSuccess;
-}
-
-cudaError_t cudaEventCreate(cudaEvent_t *out)
-{
-    return cudaEventCreateWithFlags(out, cudaEventDefault);
-}
-
-static void stamp(void *argument)
-{
-    cudaEvent_t event;
-    struct timespec t;
-    memcpy(&event, argument, sizeof event);
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    pthread_mutex_lock(&lock);
-    event->seconds = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-    const bool unused = --event->num_pending == 0 && event->destroyed;
-    pthread_mutex_unlock(&lock);
-    if (unused)
-        free(event);
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
@@ -520,12 +492,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     weft_emulate_enter();
     if (!event)
         return weft_emulate_error(cudaErrorInvalidResourceHandle);
-    pthread_mutex_lock(&lock);
-    event->destroyed = true;
-    const bool unused = !event->num_pending;
-    pthread_mutex_unlock(&lock);
-    if (unused)
-        free(event);
+    free(event);
     return cudaSuccess;
 }
 
@@ -536,11 +503,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     cudaStream_t s = weft_emulate_num_devices() ? find(stream) : NULL;
     cudaError_t error = s && event ? refuse_captured(s) : cudaErrorInvalidResourceHandle;
     if (!error)
-        error = enqueue(stream, stamp, &event, sizeof event, false);
+        error = order_with_default(s);
     if (!error) {
         event->stream = s;
-        event->ticket = event->stream->num_enqueued;
-        event->num_pending++;
+        event->ticket = s->num_enqueued;
     }
     pthread_mutex_unlock(&lock);
     return weft_emulate_error(error);
@@ -571,34 +537,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return weft_emulate_error(weft_emulate_broken());
 }
 
-/* Locked. */
-static bool reached(cudaEvent_t event)
-{
-    return !event->stream || event->stream->num_done >= event->ticket;
-}
-
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     weft_emulate_enter();
     if (!event)
         return weft_emulate_error(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&lock);
-    const bool is_reached = reached(event);
+    const bool reached = !event->stream || event->stream->num_done >= event->ticket;
     pthread_mutex_unlock(&lock);
-    return is_reached ? cudaSuccess : cudaErrorNotReady;
-}
-
-cudaError_t cudaEventElapsedTime(float *out_ms, cudaEvent_t start, cudaEvent_t end)
-{
-    cudaError_t error = cudaSuccess;
-    pthread_mutex_lock(&lock);
-    if (!start || !end || !start->stream || !end->stream ||
-        ((start->flags | end->flags) & cudaEventDisableTiming))
-        error = cudaErrorInvalidResourceHandle;
-    else if (!reached(start) || !reached(end))
-        error = cudaErrorNotReady;
-    else
-        *out_ms = (float)(1e3 * (end->seconds - start->seconds));
-    pthread_mutex_unlock(&lock);
-    return error == cudaErrorNotReady ? error : weft_emulate_error(error);
+    return reached ? cudaSuccess : cudaErrorNotReady;
 }

@@ -179,11 +179,10 @@ static void lengthen_steps(const char *run)
     enum { TRACED = 4 };
     const double second_us = 1e6;
     double end_us = 0; /* the step's */
-    char path[64], *text, *lines;
+    char path[64], *lines = calloc(1, 1 << 16);
     cJSON *event, *last = NULL;
     snprintf(path, sizeof path, "%s/trace.json", run);
-    text = child_read(path);
-    cJSON *trace = cJSON_Parse(text);
+    cJSON *trace = child_read_json(path);
     cJSON_ArrayForEach(event, cJSON_GetObjectItem(trace, "traceEvents"))
     {
         const char *kind = cJSON_GetStringValue(cJSON_GetObjectItem(event, "cat"));
@@ -201,23 +200,20 @@ static void lengthen_steps(const char *run)
     EXPECT(longer && child_write(path, longer), "%s", path);
     cJSON_free(longer);
     cJSON_Delete(trace);
-    free(text);
     snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    text = child_read(path);
-    lines = calloc(2, strlen(text) + 1024);
-    for (char *line = text; *line; line += strcspn(line, "\n") + 1) {
-        cJSON *json = cJSON_ParseWithLength(line, strcspn(line, "\n"));
-        if (number_of(json, "step") == TRACED)
-            cJSON_SetNumberValue(cJSON_GetObjectItem(json, "step_ms"),
-                                 number_of(json, "step_ms") + second_us / 1e3);
-        char *printed = cJSON_PrintUnformatted(json);
+    cJSON *metrics = child_read_metrics(run), *line;
+    cJSON_ArrayForEach(line, metrics)
+    {
+        if (number_of(line, "step") == TRACED)
+            cJSON_SetNumberValue(cJSON_GetObjectItem(line, "step_ms"),
+                                 number_of(line, "step_ms") + second_us / 1e3);
+        char *printed = cJSON_PrintUnformatted(line);
         strcat(strcat(lines, printed), "\n");
         cJSON_free(printed);
-        cJSON_Delete(json);
     }
+    cJSON_Delete(metrics);
     EXPECT(child_write(path, lines), "%s", path);
     free(lines);
-    free(text);
 }
 
 static double sum_of(const cJSON *json, const char *rows)
@@ -285,8 +281,7 @@ static void check_tail(void)
         WORDS("train", "tiny.json", "--out", "shared", "--mesh", "dp=2,zero=2");
     const double second_us = 1e6;
     child_good(args);
-    char *text = child_read("shared/trace.json");
-    cJSON *trace = cJSON_Parse(text), *event;
+    cJSON *trace = child_read_json("shared/trace.json"), *event;
     const cJSON *events = cJSON_GetObjectItem(trace, "traceEvents");
     for (int rank = 0; rank < 2; rank++) {
         cJSON *last = NULL;
@@ -318,7 +313,6 @@ static void check_tail(void)
     cJSON_Delete(json);
     cJSON_Delete(trace);
     cJSON_free(longer);
-    free(text);
 }
 
 /* Each is damage, not a mistake in a config. */
@@ -444,6 +438,21 @@ static void check_left_open(void)
                cJSON_GetArraySize(cJSON_GetObjectItem(json, "settings")) > 0,
            "a resumed run's mesh");
     cJSON_Delete(json);
+    /* Its timeline is of the first start, and says so. */
+    CHILD_RUN(&c, "plan", "open/config.json", "--cluster", "cluster.json", "--against", "open");
+    EXPECT(c.exit_code == 0 && strstr(c.err, "open/trace.json: of start 1, whose mesh was another "
+                                             "(tp 1, pp 1, dp 2): left out"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    CHILD_GOOD("train", "--out", "open", "--resume", "--set", "train_iters=8", "--set",
+               "log.trace_step=8");
+    char *trace = child_read("open/trace.json"), *svg = child_read("open/trace.svg");
+    EXPECT(trace && strstr(trace, "\"otherData\":{\"step\":\"8\",\"mesh\":\"tp 1, pp 1, dp 1\","
+                                  "\"start\":\"3\"}"),
+           "%s", trace ? trace : "no trace");
+    EXPECT(svg && strstr(svg, ", start 3"), "no start in the picture");
+    free(trace);
+    free(svg);
 }
 
 /* No claim of times: the sheet is of GPUs. */

@@ -28,10 +28,7 @@ static bool start(child *c, const char *run, const char *mesh, const char *const
 {
     const char *args[8 + 2 * MAX_SET] = {"train",  "c.json", "--out",   run,
                                          "--mesh", mesh,     "--resume"};
-    for (int i = 0, at = 7; i < MAX_SET && set[i]; i++) {
-        args[at++] = "--set";
-        args[at++] = set[i];
-    }
+    child_add_sets(args, set, MAX_SET);
     bool good = child_start(c, args, NULL);
     EXPECT(good, "cannot start weft");
     return good;
@@ -43,24 +40,15 @@ static void run_weft(child *c, const char *run, const char *mesh, const char *co
         EXPECT(child_wait(c, 60), "%s: does not end", run);
 }
 
-/* Of the runs "waits" and "async". */
-static void expect_equal_numbers(const char *what)
-{
-    char *waits = child_losses("waits"), *async = child_losses("async");
-    EXPECT(waits && async && *waits && strcmp(waits, async) == 0, "%s:\n%s\nagainst\n%s", what,
-           async, waits);
-    free(waits);
-    free(async);
-}
-
-/* And the same bytes in all files that do not hold the config. */
+/* Of the runs "waits" and "async": the same numbers, and bytes in all files that do not hold the
+ * config. */
 static void expect_equal(const char *what)
 {
     static const char compare[] =
         "for f in waits/checkpoints/step-*; do for n in model.h5 shards.json; do "
         "cmp $f/$n async${f#waits}/$n || exit 1; done; done; "
         "test $(ls -A waits/checkpoints | wc -l) = $(ls -A async/checkpoints | wc -l)";
-    expect_equal_numbers(what);
+    child_expect_losses("async", "waits");
     EXPECT(system(compare) == 0, "%s: other bytes", what);
 }
 
@@ -144,12 +132,6 @@ static void check_busy(void)
 
 /* --- what goes wrong ----------------------------------------------------------------------- */
 
-static void pause_for(double seconds)
-{
-    struct timespec time = {.tv_nsec = (long)(seconds * 1e9)};
-    nanosleep(&time, NULL);
-}
-
 /* Of one that runs alone: 0. */
 static int rank_of(pid_t pid)
 {
@@ -188,7 +170,7 @@ static void wait_for_step(child *c)
 {
     for (int i = 0; i < 20000 && !child_wait(c, 0) && access("async/checkpoints/latest", F_OK) != 0;
          i++)
-        pause_for(0.001);
+        child_pause(0.001);
 }
 
 /* A run goes on without one of its writers, and says so once. */
@@ -210,7 +192,7 @@ static void check_lost(const char *mesh)
                              "(Killed); from now on training waits for its saves\n"),
            "%s: exit %d: %s", mesh, c.exit_code, c.err);
     child_release(&c);
-    expect_equal_numbers(mesh);
+    child_expect_losses("async", "waits");
     expect_shell("cmp waits/checkpoints/step-300/model.h5 async/checkpoints/step-300/model.h5");
 }
 
@@ -232,7 +214,7 @@ static void wait_for_no_save(child *c)
         const int now = latest_step();
         i = now == step ? i : 0;
         step = now;
-        pause_for(0.01);
+        child_pause(0.01);
     }
 }
 
@@ -244,7 +226,7 @@ static bool wait_for_saves(child *c)
         const int now = latest_step();
         num += now > step;
         step = now > step ? now : step;
-        pause_for(0.001);
+        child_pause(0.001);
     }
     return num == 2;
 }
@@ -319,7 +301,7 @@ static void check_killed(const char *mesh)
         if (!start(&c, "async", mesh, set))
             return;
         wait_for_step(&c);
-        pause_for(0.4 * rand() / RAND_MAX + 0.1);
+        child_pause(0.4 * rand() / RAND_MAX + 0.1);
         if (i == 5) {
             if (c.pid) /* it may be over */
                 kill(c.pid, SIGTERM);
@@ -333,7 +315,7 @@ static void check_killed(const char *mesh)
     run_weft(&c, "async", mesh, set);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    expect_equal_numbers(mesh);
+    child_expect_losses("async", "waits");
     expect_shell("cmp waits/checkpoints/step-120/model.h5 async/checkpoints/step-120/model.h5");
 }
 

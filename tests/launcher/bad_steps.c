@@ -74,8 +74,7 @@ static weft_status raise_loss(const void *raw)
     return WEFT_OK;
 }
 
-static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
-                                  weft_tensor *y)
+weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x, weft_tensor *y)
 {
     poison *p = (poison *)layer;
     const int32_t *tokens = weft_pass_tokens(pass);
@@ -144,8 +143,8 @@ static weft_status flip_state(weft_lane *lane)
     return weft_lane_submit(lane, "flip", flip, &number, sizeof(float *));
 }
 
-static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                   weft_tensor *dx)
+weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                            weft_tensor *dx)
 {
     poison *p = (poison *)layer;
     const fill_args args = {p->bias->grad, p->hidden, is_bad(p) ? NAN : 1e-3f,
@@ -186,24 +185,6 @@ weft_status __wrap_weft_optimizer_update(weft_optimizer *optimizer, int bucket, 
                : WEFT_OK;
 }
 
-static void poison_destroy(weft_layer *layer)
-{
-    free(layer);
-}
-
-static const weft_layer_ops poison_ops = {.struct_bytes = sizeof poison_ops,
-                                          .kind = "poison",
-                                          .describe = poison_describe,
-                                          .init = poison_init,
-                                          .forward = poison_forward,
-                                          .backward = poison_backward,
-                                          .destroy = poison_destroy};
-
-static weft_status build(weft_model *model, const weft_model_options *options)
-{
-    return poison_build(model, options, &poison_ops);
-}
-
 /* --- runs ------------------------------------------------------------------------------------ */
 
 typedef struct losses {
@@ -214,10 +195,8 @@ typedef struct losses {
 
 static void read_losses(const char *run, losses *out)
 {
-    char path[64];
     memset(out, 0, sizeof *out);
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    char *text = child_read(path);
+    char *text = child_read_in(run, "metrics.jsonl");
     for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
         int step = 0;
         char loss[40] = "";
@@ -300,10 +279,7 @@ static void check_damaged_rewind(void)
         char name[16], damage[128];
         snprintf(name, sizeof name, "past%d", i);
         const char *args[CHILD_MAX_ARGS] = {"train", "c.json", "--out", name, "--mesh", "dp=4"};
-        for (int k = 0; k < 4; k++) {
-            args[6 + 2 * k] = "--set";
-            args[7 + 2 * k] = sets[k];
-        }
+        child_add_sets(args, sets, 4);
         snprintf(damage, sizeof damage, "DAMAGE=%s/checkpoints/step-4/%s", name, damaged[i]);
         child_run(&c, args, WORDS("BAD=spike", "MARKED=22", damage));
         EXPECT(c.exit_code == 0 && strstr(c.err, "checkpoints/step-2 is taken: ") &&
@@ -494,7 +470,7 @@ static void check_state(void)
 int main(int argc, char **argv)
 {
     const weft_application application = {
-        .struct_bytes = sizeof application, .build = build, .sample = fill_sample};
+        .struct_bytes = sizeof application, .build = poison_build, .sample = fill_sample};
     char folder[32];
     if (argc > 1)
         return weft_application_main(argc, argv, &application);

@@ -43,6 +43,35 @@ char *child_read(const char *path)
     return text;
 }
 
+char *child_read_in(const char *folder, const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return child_read(path);
+}
+
+cJSON *child_read_json(const char *path)
+{
+    char *text = child_read(path);
+    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    EXPECT(json, "%s: no JSON: %.100s", path, text);
+    free(text);
+    return json;
+}
+
+cJSON *child_read_metrics(const char *run)
+{
+    char *text = child_read_in(run, "metrics.jsonl");
+    cJSON *lines = cJSON_CreateArray();
+    for (char *line = text, *end; line && (end = strchr(line, '\n')); line = end + 1) {
+        cJSON *json = cJSON_ParseWithLength(line, (size_t)(end - line));
+        EXPECT(json, "%s: %.*s", run, (int)(end - line), line);
+        cJSON_AddItemToArray(lines, json);
+    }
+    free(text);
+    return lines;
+}
+
 bool child_write(const char *path, const char *text)
 {
     FILE *file = fopen(path, "wb");
@@ -50,6 +79,16 @@ bool child_write(const char *path, const char *text)
         return false;
     bool good = fputs(text, file) >= 0;
     return (fclose(file) == 0) & good;
+}
+
+void child_add_sets(const char **args, const char *const *sets, int most)
+{
+    while (*args)
+        args++;
+    for (int i = 0; i < most && sets[i]; i++) {
+        *args++ = "--set";
+        *args++ = sets[i];
+    }
 }
 
 bool child_folder_enter(char folder[32])
@@ -345,11 +384,31 @@ void child_refused(const char *const *args, int exit_code, const char *part)
     child_release(&c);
 }
 
+static void expect_parts(const char *const *args, const char *text, const char *const *parts)
+{
+    for (int i = 0; parts && parts[i]; i++) {
+        const bool is_absent = parts[i][0] == '!';
+        EXPECT(text && !strstr(text, parts[i] + is_absent) == is_absent,
+               "weft %s %s: \"%s\" is %sthere: %s", args[0], args[1], parts[i] + is_absent,
+               is_absent ? "" : "not ", text);
+    }
+}
+
+void child_says(const char *const *args, int exit_code, const char *const *out,
+                const char *const *err)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == exit_code && (exit_code == 0 || child_is_line(c.err)),
+           "weft %s %s: exit %d: %s%s", args[0], args[1], c.exit_code, c.out, c.err);
+    expect_parts(args, c.out, out);
+    expect_parts(args, c.err, err);
+    child_release(&c);
+}
+
 char *child_losses(const char *run)
 {
-    char path[64];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    char *text = child_read(path);
+    char *text = child_read_in(run, "metrics.jsonl");
     size_t used = 0;
     for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
         char *end = strstr(line, ", \"tokens\"");
@@ -360,6 +419,24 @@ char *child_losses(const char *run)
     if (text)
         text[used] = '\0';
     return text;
+}
+
+void child_expect_losses(const char *run, const char *wanted)
+{
+    char *got = child_losses(run), *of_wanted = child_losses(wanted);
+    EXPECT(got && of_wanted && *got && strcmp(got, of_wanted) == 0, "%s:\n%s\nnot %s:\n%s", run,
+           got, wanted, of_wanted);
+    free(got);
+    free(of_wanted);
+}
+
+void child_make_corpus(const char *dataset, int bytes)
+{
+    FILE *file = fopen("text.txt", "w");
+    for (int i = 0; file && i < bytes; i++)
+        fputc("the quick brown fox jumps over the lazy dog\n"[i % 44], file);
+    EXPECT(file && fclose(file) == 0, "no text.txt");
+    CHILD_GOOD("prepare", "text.txt", "--out", dataset);
 }
 
 const char *child_cluster(const char *name, const char *to)

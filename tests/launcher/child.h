@@ -28,6 +28,10 @@ enum { CHILD_MAX_ARGS = 32 };
 /* What child_start runs instead of WEFT_BINARY_DIR/weft; NULL: that. */
 extern const char *child_program;
 
+/* Puts --set and a text behind the words of a list, for each of the texts, up to the first NULL or
+ * so many. The list has room for them, and NULLs. */
+void child_add_sets(const char **args, const char *const *sets, int most);
+
 /* Starts WEFT_BINARY_DIR/weft with these arguments (argv[0] left out, NULL at the end) in the
  * current folder; `environment`: "NAME=value" strings set over this process' own, NULL at the end,
  * or NULL. Returns false when it cannot. */
@@ -58,6 +62,12 @@ void child_good(const char *const *args);
 void child_refused(const char *const *args, int exit_code, const char *part);
 #define CHILD_REFUSED(exit_code, part, ...) child_refused(WORDS(__VA_ARGS__), exit_code, part)
 
+/* Runs it and expects this exit code, and each of these parts on standard output, and on standard
+ * error, which has one line where the code is not 0. NULL: none. What is behind a '!' must not be
+ * there. */
+void child_says(const char *const *args, int exit_code, const char *const *out,
+                const char *const *err);
+
 /* Runs it and gives the JSON that it prints, the caller's; expects success, or a plan that does not
  * fit. */
 struct cJSON *child_json(const char *const *args);
@@ -86,9 +96,19 @@ void child_drop_folder(char *text);
 bool child_write(const char *path, const char *text);
 /* The file's text, malloc'd; NULL: cannot be read. */
 char *child_read(const char *path);
+/* The same of folder/name. */
+char *child_read_in(const char *folder, const char *name);
+/* What a JSON file holds, the caller's; without any the check fails, and it is NULL. */
+struct cJSON *child_read_json(const char *path);
+/* The lines of the folder's metrics.jsonl that have their newline, as an array; the caller's. */
+struct cJSON *child_read_metrics(const char *run);
+/* Writes text.txt, so many bytes of one line again and again, and prepares the dataset of it. */
+void child_make_corpus(const char *dataset, int bytes);
 /* Writes examples/clusters/NAME.json as the file `to`, and gives its text until the next call. */
 const char *child_cluster(const char *name, const char *to);
 /* What the lines of metrics.jsonl in the folder have before times: steps and losses; malloc'd. */
 char *child_losses(const char *run);
+/* They are the same in two of them, and some. */
+void child_expect_losses(const char *run, const char *wanted);
 
 #endif

@@ -86,24 +86,16 @@ static void check_written(void)
 
 static void check_text(void)
 {
-    child c;
-    CHILD_RUN(&c, "compare", "a", "b");
-    EXPECT(c.exit_code == 0 && strstr(c.out, "A  a: weft ") && strstr(c.out, "; steps 1 to 9\n") &&
-               strstr(c.out, "\n  train.lr  ") &&
-               strstr(c.out, "\nloss at 9 steps that both have: first differs at step 2\n") &&
-               strstr(c.out, "\nvalidation loss at 3 steps that both have: ") &&
-               strstr(c.out, "\n  tokens/s  "),
-           "%s%s", c.out, c.err);
-    child_release(&c);
+    child_says(WORDS("compare", "a", "b"), 0,
+               WORDS("A  a: weft ", "; steps 1 to 9\n", "\n  train.lr  ",
+                     "\nloss at 9 steps that both have: first differs at step 2\n",
+                     "\nvalidation loss at 3 steps that both have: ", "\n  tokens/s  "),
+               NULL);
 }
 
 static void expect_refused(const char *a, const char *b, int code, const char *part)
 {
-    child c;
-    CHILD_RUN(&c, "compare", a, b);
-    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part) && !c.out[0],
-           "%s, %s: exit %d: %s%s", a, b ? b : "", c.exit_code, c.out, c.err);
-    child_release(&c);
+    CHILD_REFUSED(code, part, "compare", a, b);
 }
 
 int main(void)

@@ -3,12 +3,10 @@
  * ranks. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "core/log.h"
 #include "launcher/training/trainer.h"
-#include "tests/expect.h"
+#include "tests/world.h"
 
 /* Two nodes of two; FLOPs and bytes a microsecond, and the latency of a message. */
 static void write_cluster(weft_comm *world, const char *path, double flops, double inside,
@@ -54,12 +52,8 @@ static void start(weft_trainer *t, weft_comm *world, weft_arena *arena, const ch
         source.run = &run;
     }
     EXPECT_OK(weft_config_load(&source, arena, &config));
-    weft_status status = weft_trainer_create(t, &config, &source, world, arena);
-    if (status == WEFT_OK)
-        status = weft_trainer_start(t, from);
-    EXPECT(status == WEFT_OK, "%s", weft_error_get()->text);
-    if (status != WEFT_OK)
-        weft_comm_abort(world, status);
+    world_must(world, weft_trainer_create(t, &config, &source, world, arena), mesh);
+    world_must(world, weft_trainer_start(t, from), mesh);
 }
 
 static void expect_form(const weft_trainer *t, int form, int inner)
@@ -133,20 +127,12 @@ static void check_kept(weft_comm *world, const char *path, const char *folder)
 
 int main(void)
 {
-    weft_comm *world;
-    char path[64], folder[64], command[160];
-    EXPECT_OK(weft_comm_create_world(&world));
+    char path[96];
+    weft_comm *world = world_begin(4);
     weft_log_set_level(WEFT_LOG_WARN);
-    long long pid = getpid();
-    EXPECT_OK(weft_comm_broadcast_host(world, &pid, sizeof pid, 0));
-    snprintf(path, sizeof path, "/tmp/weft-context-%lld.json", pid);
-    snprintf(folder, sizeof folder, "/tmp/weft-context-%lld", pid);
+    world_make_folder(world);
+    snprintf(path, sizeof path, "%s/cluster.json", world_folder);
     check_forms(world, path);
-    check_kept(world, path, folder);
-    EXPECT_OK(weft_comm_barrier(world));
-    snprintf(command, sizeof command, "rm -rf %s %s", folder, path);
-    if (weft_comm_rank(world) == 0)
-        EXPECT(system(command) == 0, "%s", command);
-    weft_comm_destroy(world);
-    return expect_finish();
+    check_kept(world, path, world_folder);
+    return world_finish(world);
 }

@@ -67,11 +67,7 @@ int main(int argc, char **argv)
     }
     EXPECT(child_folder_enter(here), "no folder");
     EXPECT(child_write("c.json", config), "c.json");
-    static char corpus[8192];
-    for (size_t i = 0; i < sizeof corpus - 1; i++)
-        corpus[i] = "the quick brown fox jumps over the lazy dog.\n"[i % 45];
-    EXPECT(child_write("text.txt", corpus), "text.txt");
-    free(run(WORDS("prepare", "text.txt", "--out", "corpus"), NULL));
+    child_make_corpus("corpus", 8191);
     free(run(WORDS("train", "c.json", "--out", "run", "--set", "train_iters=4"), NULL));
     free(run(WORDS("train", "c.json", "--out", "run", "--resume"), NULL));
     check_metrics(6);

@@ -11,8 +11,8 @@
 
 #include <weft/device.h>
 
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
+#include "tests/world.h"
 
 enum { NUM_STEPS = 2, MAX_STEPS = 7, MAX_SET = 6, MAX_VARIANTS = 5 };
 
@@ -56,7 +56,7 @@ enum { NUM_STEPS = 2, MAX_STEPS = 7, MAX_SET = 6, MAX_VARIANTS = 5 };
     "train.recompute_granularity=selective", "train.recompute_modules=[" modules "]"
 #define OFFLOAD(modules)                                                                           \
     "train.fine_grained_activation_offloading=true", "train.offload_modules=[" modules "]"
-#define BF16 "train.precision=bf16"
+#define IN_BF16 "train.precision=bf16"
 #define FP16(scale) "train.precision=fp16", "train.initial_loss_scale=" scale
 #define HOST "offload.experts=host"
 #define KEPT(share) "offload.kept=" share
@@ -90,8 +90,8 @@ static const mesh_case cases[] = {
      {NULL},
      .equal = {{{FULL}}, {{SELECTIVE("\"core_attn\", \"moe\"")}}}},
     {2, 2, NEWEST, "tp=2,sp=1", 1e-5, {NULL}, .equal = {{{SELECTIVE("\"core_attn\"")}}}},
-    {2, 2, NEWEST, "cp=2", 1e-2, {BF16}, .equal = {{{FULL}}}},
-    {2, 2, TODAY, "cp=2", 1e-2, {BF16}, .equal = {{{SELECTIVE("\"core_attn\"")}}}},
+    {2, 2, NEWEST, "cp=2", 1e-2, {IN_BF16}, .equal = {{{FULL}}}},
+    {2, 2, TODAY, "cp=2", 1e-2, {IN_BF16}, .equal = {{{SELECTIVE("\"core_attn\"")}}}},
     {2,
      4,
      GPT2,
@@ -124,7 +124,7 @@ static const mesh_case cases[] = {
      MOE,
      "cp=2,dp=2,binding=dp,ep=2",
      1e-2,
-     {BF16},
+     {IN_BF16},
      .equal = {{{SHARDING("optim"), "train.split_master=false"}},
                {{SHARDING("optim_grads"), OFFLOAD("\"block\", \"moe\"")}},
                {{SHARDING("optim_grads_params"), SELECTIVE("\"moe\", \"core_attn\"")}}}},
@@ -143,7 +143,7 @@ static const mesh_case cases[] = {
      LLAMA,
      "pp=2",
      1e-2,
-     {DOCUMENTS, BF16},
+     {DOCUMENTS, IN_BF16},
      .equal = {{{"device.cuda_graphs=false"}},
                {{FULL}},
                {{SELECTIVE("\"core_attn\", \"mlp\"")}},
@@ -153,7 +153,7 @@ static const mesh_case cases[] = {
      GPT2,
      "dp=2",
      1e-2,
-     {STATE, BF16, SHARDING("optim")},
+     {STATE, IN_BF16, SHARDING("optim")},
      .near = {{{"offload.optimizer_state=device"}}},
      .equal = {{{"train.split_master=false"}}, {{SHARDING("no_shard")}}},
      .steps = 4},
@@ -174,7 +174,7 @@ static const mesh_case cases[] = {
      MOE,
      "dp=2,binding=dp,ep=2",
      1e-2,
-     {HOST, BF16, "train.clip_grad=0"},
+     {HOST, IN_BF16, "train.clip_grad=0"},
      .near = {{{"offload.experts=none"}}},
      .equal = {{{KEPT("0.5")}}, {{ORDER("layer"), AFTER}}, {{RUNS("2"), KEPT("0.25")}}},
      .steps = 3},
@@ -223,15 +223,6 @@ static bool is_empty(const variant *v)
     return v->set[0] == NULL;
 }
 
-static void append(mesh_training *what, const char *const set[MAX_SET])
-{
-    size_t num = 0;
-    while (what->set[num])
-        num++;
-    for (int i = 0; i < MAX_SET && set[i]; i++)
-        what->set[num++] = set[i];
-}
-
 static int steps_of(const mesh_case *c)
 {
     return c->steps ? c->steps : NUM_STEPS;
@@ -246,11 +237,11 @@ static void train(weft_comm *part, const mesh_case *c, const char *device, const
                           .batch = c->batch,
                           .steps = steps_of(c),
                           .set = {device}};
-    append(&what, c->set);
+    mesh_set(&what, c->set, MAX_SET);
     if (c->on_cpu && strcmp(device, CPU) == 0)
-        append(&what, (const char *const[MAX_SET]){c->on_cpu});
+        mesh_set(&what, &c->on_cpu, 1);
     if (v)
-        append(&what, v->set);
+        mesh_set(&what, v->set, MAX_SET);
     mesh_run(part, &what, out);
 }
 
@@ -301,25 +292,19 @@ static void check(weft_comm *part, const mesh_case *c)
 
 int main(void)
 {
-    weft_comm *world, *part;
     const char *why = NULL;
-    EXPECT_OK(weft_comm_create_world(&world));
-    const int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    weft_comm *world = world_begin(4);
     if (weft_device_num_cuda(&why) == 0) {
-        if (rank == 0)
+        if (weft_comm_rank(world) == 0)
             printf("skipped: no CUDA device: %s\n", why);
         weft_comm_destroy(world);
         return 77;
     }
     for (int i = 0; i < NUM_CASES; i++) {
-        EXPECT_OK(weft_comm_split(world, rank < cases[i].world ? 0 : -1, rank, "part",
-                                  WEFT_PURPOSE_CONTROL, &part));
+        weft_comm *part = world_part(world, cases[i].world);
         if (part)
             check(part, &cases[i]);
         weft_comm_destroy(part);
     }
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

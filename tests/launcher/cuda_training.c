@@ -5,14 +5,11 @@
  * muon: with that optimizer.
  *   test_cuda_training dense|moe|muon [MESH [PARALLEL]] | bf16 | fp16|overflow|graphs [MESH] */
 #include <math.h>
-#include <stdlib.h>
 
 #include "launcher/training/trainer.h"
-#include "tests/expect.h"
+#include "tests/world.h"
 
 enum { STEPS = 20, HALF = 10, GRAPH_STEPS = 8 };
-
-static char folder[64];
 
 typedef struct run_case {
     const char *mesh, *model, *precision;
@@ -22,13 +19,6 @@ typedef struct run_case {
     bool kernel_by_kernel; /* no graphs */
     int trace_step;
 } run_case;
-
-static void abort_on(weft_comm *world, weft_status status, const char *what)
-{
-    EXPECT(status == WEFT_OK, "%s: %s", what, weft_error_get()->text);
-    if (status != WEFT_OK)
-        weft_comm_abort(world, status);
-}
 
 static void create(weft_comm *world, const run_case *c, const char *device, weft_arena *arena,
                    weft_trainer *out)
@@ -47,8 +37,8 @@ static void create(weft_comm *world, const run_case *c, const char *device, weft
              c->model, STEPS, c->precision, c->more ? c->more : "", c->parallel ? c->parallel : "",
              device, c->kernel_by_kernel ? "false" : "true", c->trace_step);
     weft_config_source source = {.file = device, .text = text, .mesh = c->mesh};
-    abort_on(world, weft_config_load(&source, arena, &config), device);
-    abort_on(world, weft_trainer_create(out, &config, &source, world, arena), device);
+    world_must(world, weft_config_load(&source, arena, &config), device);
+    world_must(world, weft_trainer_create(out, &config, &source, world, arena), device);
 }
 
 /* Steps first + 1 .. last, from first's checkpoint unless that is 0; saved at the end. */
@@ -59,15 +49,15 @@ static void train(weft_comm *world, const run_case *c, const char *device, int f
     weft_trainer trainer;
     weft_step_result result;
     char dir[128], from[160];
-    snprintf(dir, sizeof dir, "%s/%s", folder, device);
+    snprintf(dir, sizeof dir, "%s/%s", world_folder, device);
     snprintf(from, sizeof from, "%s/step-%d", dir, first);
     create(world, c, device, &arena, &trainer);
-    abort_on(world, weft_trainer_start(&trainer, first ? from : NULL), device);
+    world_must(world, weft_trainer_start(&trainer, first ? from : NULL), device);
     for (int i = first; i < last; i++) {
-        abort_on(world, weft_trainer_step(&trainer, &result), device);
+        world_must(world, weft_trainer_step(&trainer, &result), device);
         out_losses[i] = result.loss + result.aux_loss;
     }
-    abort_on(world, weft_trainer_save(&trainer, dir), device);
+    world_must(world, weft_trainer_save(&trainer, dir), device);
     weft_trainer_release(&trainer);
     weft_arena_release(&arena);
 }
@@ -100,9 +90,9 @@ static void check_overflow(weft_comm *world, const char *mesh)
     int64_t skipped = 0;
     double scale = pow(2, 32);
     create(world, &c, "cuda", &arena, &trainer);
-    abort_on(world, weft_trainer_start(&trainer, NULL), "overflow");
+    world_must(world, weft_trainer_start(&trainer, NULL), "overflow");
     do {
-        abort_on(world, weft_trainer_step(&trainer, &result), "overflow");
+        world_must(world, weft_trainer_step(&trainer, &result), "overflow");
         skipped += result.scale.skipped;
         EXPECT(result.scale.value == scale && result.scale.skipped_steps == skipped,
                "scale %g, %lld skipped", result.scale.value, (long long)result.scale.skipped_steps);
@@ -111,20 +101,20 @@ static void check_overflow(weft_comm *world, const char *mesh)
     } while (result.scale.skipped && result.step < 40);
     EXPECT(skipped > 3 && !result.scale.skipped && isfinite(result.grad_norm), "%lld skipped",
            (long long)skipped);
-    abort_on(world, weft_trainer_save(&trainer, folder), "overflow");
+    world_must(world, weft_trainer_save(&trainer, world_folder), "overflow");
     weft_loss_scale saved = *weft_optimizer_loss_scale(trainer.optimizer);
     weft_trainer_release(&trainer);
 
     char from[128];
-    snprintf(from, sizeof from, "%s/step-%lld", folder, (long long)result.step);
+    snprintf(from, sizeof from, "%s/step-%lld", world_folder, (long long)result.step);
     c.more = NULL;
     create(world, &c, "cuda", &arena, &trainer);
-    abort_on(world, weft_trainer_start(&trainer, from), "overflow");
+    world_must(world, weft_trainer_start(&trainer, from), "overflow");
     const weft_loss_scale *loaded = weft_optimizer_loss_scale(trainer.optimizer);
     EXPECT(loaded->scale == saved.scale && loaded->skipped_steps == skipped &&
                loaded->good_steps == 1,
            "scale %g after loading", loaded->scale);
-    abort_on(world, weft_trainer_step(&trainer, &result), "overflow");
+    world_must(world, weft_trainer_step(&trainer, &result), "overflow");
     EXPECT(!result.scale.skipped && result.scale.value == saved.scale, "scale %g",
            result.scale.value);
     weft_trainer_release(&trainer);
@@ -140,15 +130,15 @@ static void train_and_evaluate(weft_comm *world, const run_case *c, double *out_
     weft_step_result result;
     weft_evaluation evaluation;
     create(world, c, "cuda", &arena, &trainer);
-    abort_on(world, weft_trainer_start(&trainer, NULL), "graphs");
+    world_must(world, weft_trainer_start(&trainer, NULL), "graphs");
     for (int i = 0; i < GRAPH_STEPS; i++) {
-        abort_on(world, weft_trainer_step(&trainer, &result), "graphs");
+        world_must(world, weft_trainer_step(&trainer, &result), "graphs");
         out_losses[2 * i] = result.loss;
         out_losses[2 * i + 1] = result.grad_norm;
         if (i % 3 != 2)
             continue;
-        abort_on(world, weft_trainer_evaluate(&trainer, WEFT_SPLIT_VALIDATION, &evaluation),
-                 "graphs");
+        world_must(world, weft_trainer_evaluate(&trainer, WEFT_SPLIT_VALIDATION, &evaluation),
+                   "graphs");
         out_losses[2 * i + 1] = evaluation.loss;
     }
     *out_replays = weft_model_num_replays(trainer.model);
@@ -198,20 +188,14 @@ int main(int argc, char **argv)
     static const char muon[] = ", \"optimizer\": \"muon\", \"muon_extra_scale_factor\": 0.2";
     static const char no_overflow[] = ", \"initial_loss_scale\": 1024";
     const char *why = NULL, *model = argc > 1 ? argv[1] : "";
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
-    int rank = weft_comm_rank(world);
+    weft_comm *world = world_begin(0);
     if (weft_device_num_cuda(&why) == 0) {
-        if (rank == 0)
+        if (weft_comm_rank(world) == 0)
             printf("skipped: no CUDA device: %s\n", why);
         weft_comm_destroy(world);
         return 77;
     }
-    if (rank == 0) {
-        snprintf(folder, sizeof folder, "/tmp/weft-cuda-XXXXXX");
-        EXPECT(mkdtemp(folder) != NULL, "%s", folder);
-    }
-    EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
+    world_make_folder(world);
     if (strcmp(model, "bf16") == 0)
         check_alike(world,
                     &(run_case){.mesh = "dp=1", .model = "", .precision = "bf16", .bound = 1e-2});
@@ -232,10 +216,5 @@ int main(int argc, char **argv)
                                        .bound = 1e-4,
                                        .more = strcmp(model, "muon") == 0 ? muon : NULL,
                                        .parallel = argc > 3 ? argv[3] : NULL});
-    EXPECT_OK(weft_comm_barrier(world));
-    if (rank == 0) {
-        expect_shell("rm -rf %s", folder);
-    }
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -2,7 +2,6 @@ weft_add_test(NAME launcher_bpe CMOCKA SOURCES launcher/test_bpe.c)
 weft_add_test(NAME launcher_tokenizer_json CMOCKA SOURCES launcher/test_tokenizer_json.c)
 weft_add_test(NAME tokenizer_json_run TIER release SOURCES launcher/tokenizer_json_run.c launcher/child.c
   LABELS launcher)
-add_dependencies(test_tokenizer_json_run weft_binary)
 weft_add_test(NAME launcher_gpt2 CMOCKA SOURCES launcher/test_gpt2.c)
 weft_add_test(NAME launcher_prepare CMOCKA SOURCES launcher/test_prepare.c)
 

@@ -75,14 +75,12 @@ static void refuse(int exit_code, const char *const *args)
 /* The most that memory.json has planned for a rank. */
 static double planned_bytes(const char *path)
 {
-    char *text = child_read(path);
-    cJSON *json = cJSON_Parse(text ? text : "");
+    cJSON *json = child_read_json(path);
     const cJSON *rank;
     double most = 0;
     cJSON_ArrayForEach(rank, cJSON_GetObjectItem(json, "ranks")) most =
         fmax(most, number_of(cJSON_GetObjectItem(rank, "planned"), "device in all"));
     cJSON_Delete(json);
-    free(text);
     return most;
 }
 

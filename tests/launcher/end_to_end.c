@@ -140,8 +140,9 @@ static int check_metrics_file(const char *path, int moe_step, double losses[MAX_
 static void check_timeline(void)
 {
     int slices[4] = {0};
-    char *text = child_read("run/trace.json"), *svg = child_read("run/trace.svg");
-    cJSON *json = cJSON_Parse(text), *events = cJSON_GetObjectItem(json, "traceEvents"), *event;
+    char *svg = child_read("run/trace.svg");
+    cJSON *json = child_read_json("run/trace.json"),
+          *events = cJSON_GetObjectItem(json, "traceEvents"), *event;
     cJSON_ArrayForEach(event, events)
     {
         double rank = number_of(event, "pid");
@@ -160,7 +161,6 @@ static void check_timeline(void)
     EXPECT(title && strstr(title, "s, bubble ") && strstr(title, " %</text>"), "no title");
     EXPECT(svg && strstr(svg, ">rank 3: stage 1, tp 1"), "no place of rank 3");
     cJSON_Delete(json);
-    free(text);
     free(svg);
 }
 
@@ -168,8 +168,7 @@ static void check_timeline(void)
  * gradients are as many elements as the weights. */
 static void check_memory(void)
 {
-    char *text = child_read("run/memory.json");
-    cJSON *json = cJSON_Parse(text), *ranks = cJSON_GetObjectItem(json, "ranks");
+    cJSON *json = child_read_json("run/memory.json"), *ranks = cJSON_GetObjectItem(json, "ranks");
     EXPECT(cJSON_GetArraySize(ranks) == 4, "memory.json has %d ranks", cJSON_GetArraySize(ranks));
     for (int i = 0; i < cJSON_GetArraySize(ranks); i++) {
         const cJSON *rank = cJSON_GetArrayItem(ranks, i), *used = cJSON_GetObjectItem(rank, "used");
@@ -194,7 +193,6 @@ static void check_memory(void)
         EXPECT(number_of(used, "staging") > 0, "rank %d saved without staging", i);
     }
     cJSON_Delete(json);
-    free(text);
 }
 
 static void check_prepare(void)
@@ -246,12 +244,10 @@ static void check_inspect(void)
     expect_part(&c, "every hash is right");
     expect_part(&c, "decoder.layers.3.mlp.experts.linear_fc1.weight                   [4, 64, 16]");
     child_release(&c);
-    run_weft(&c, WORDS("inspect", "run/checkpoints/step-6", "--json"));
-    cJSON *json = cJSON_Parse(c.out);
-    EXPECT(number_of(json, "step") == 6 && number_of(json, "consumed_tokens") == 48 * 16, "%s",
-           c.out);
+    cJSON *json = child_json(WORDS("inspect", "run/checkpoints/step-6", "--json"));
+    EXPECT(number_of(json, "step") == 6 && number_of(json, "consumed_tokens") == 48 * 16, "step %g",
+           number_of(json, "step"));
     cJSON_Delete(json);
-    child_release(&c);
 }
 
 static void check_generate(void)
@@ -261,19 +257,15 @@ static void check_generate(void)
         "generate", "run", "--prompt", "the quick\xe2", "--num-tokens", "20", "--json",
         "--seed",   "5",   NULL};
     char *texts[3] = {NULL};
-    child c;
     for (int i = 0; i < 3; i++) {
         args[8] = i < 2 ? "5" : "6";
-        run_weft(&c, args);
-        cJSON *json = cJSON_Parse(c.out);
-        const cJSON *text = cJSON_GetObjectItem(json, "text");
+        cJSON *json = child_json(args);
         const cJSON *tokens = cJSON_GetObjectItem(json, "tokens");
-        EXPECT(cJSON_GetArraySize(tokens) == 30, "%s", c.out);
-        EXPECT(cJSON_GetArrayItem(tokens, 9)->valueint == 0xe2, "%s", c.out);
-        texts[i] = strdup(cJSON_IsString(text) ? text->valuestring : "");
+        EXPECT(cJSON_GetArraySize(tokens) == 30 && cJSON_GetArrayItem(tokens, 9)->valueint == 0xe2,
+               "other tokens");
+        texts[i] = strdup(text_of(json, "text"));
         EXPECT(strncmp(texts[i], "the quick\xef\xbf\xbd", 12) == 0, "does not go on: %s", texts[i]);
         cJSON_Delete(json);
-        child_release(&c);
     }
     EXPECT(strcmp(texts[0], texts[1]) == 0, "seed 5 gives %s and %s", texts[0], texts[1]);
     EXPECT(strcmp(texts[0], texts[2]) != 0, "seeds 5 and 6 give the same");
@@ -360,8 +352,7 @@ static void check_expert_timeline(void)
         PARTITIONS = 2
     };
     int found[4][NUM_PARTS] = {{0}};
-    char *text = child_read("expert/trace.json");
-    cJSON *json = cJSON_Parse(text), *event;
+    cJSON *json = child_read_json("expert/trace.json"), *event;
     cJSON_ArrayForEach(event, cJSON_GetObjectItem(json, "traceEvents"))
     {
         double rank = number_of(event, "pid");
@@ -383,7 +374,6 @@ static void check_expert_timeline(void)
                    "rank %d: %d slices of %s, not %d", rank, found[rank][i], parts[i], expected);
         }
     cJSON_Delete(json);
-    free(text);
 }
 
 static int count_process(const cJSON *events, int rank)
@@ -403,13 +393,13 @@ static void check_chosen_timeline(void)
                                   "num_layers=1", "--set", "log.trace_step=1", "--set",
                                   "log.trace_ranks=[3, 1]", "--set", "checkpoint.no_save=true"));
     child_release(&c);
-    char *text = child_read("chosen/trace.json"), *svg = child_read("chosen/trace.svg");
-    cJSON *json = cJSON_Parse(text), *events = cJSON_GetObjectItem(json, "traceEvents");
+    char *svg = child_read("chosen/trace.svg");
+    cJSON *json = child_read_json("chosen/trace.json"),
+          *events = cJSON_GetObjectItem(json, "traceEvents");
     for (int rank = 0; rank < 4; rank++)
         EXPECT((count_process(events, rank) > 0) == (rank == 1 || rank == 3), "rank %d", rank);
     EXPECT(svg && strstr(svg, ">2 of 4 ranks: tp 2"), "no number of ranks");
     cJSON_Delete(json);
-    free(text);
     free(svg);
 }
 

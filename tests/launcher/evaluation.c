@@ -58,12 +58,10 @@ static double worst_peak(const char *text)
 static void train(const char *run, const char *mesh, const char *precision, double out[4],
                   double *out_bytes)
 {
-    char path[64];
     child c;
     CHILD_RUN(&c, "train", "c.json", "--out", run, "--mesh", mesh, "--set", precision, "--json");
     EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    char *text = child_read(path);
+    char *text = child_read_in(run, "metrics.jsonl");
     EXPECT(text && c.out && strcmp(text, c.out) == 0, "%s: stdout is not metrics.jsonl", run);
     EXPECT(read_evaluations(text, out) == 2, "%s: not two evaluations:\n%s", run, text);
     EXPECT(out[0] != out[1], "the loss stands still");
@@ -77,20 +75,16 @@ static double evaluate(const char *checkpoint, const char *const more[5], int st
                        const char *split, double tokens)
 {
     const char *args[8] = {"eval", checkpoint, "--json"};
-    child c;
     for (int i = 0; i < 4 && more[i]; i++)
         args[3 + i] = more[i];
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0, "eval %s: exit %d: %s", checkpoint, c.exit_code, c.err);
-    cJSON *json = cJSON_Parse(c.out);
+    cJSON *json = child_json(args);
     const cJSON *name = cJSON_GetObjectItem(json, "split");
     double loss = number_of(json, "loss");
     EXPECT(number_of(json, "step") == step && number_of(json, "tokens") == tokens &&
                cJSON_IsString(name) && strcmp(name->valuestring, split) == 0 &&
                fabs(number_of(json, "perplexity") / exp(loss) - 1) < 1e-12,
-           "eval %s: %s", checkpoint, c.out);
+           "eval %s: %g of step %g", checkpoint, loss, number_of(json, "step"));
     cJSON_Delete(json);
-    child_release(&c);
     return loss;
 }
 
@@ -174,14 +168,12 @@ static void check_masked(void)
                                           {"train.micro_batch_size=1", "cp=2"},
                                           {"train.micro_batch_size=1", "pp=1,vp=1,tp=2"}};
     EXPECT(child_write("masked.json", masked), "masked.json");
-    child c;
     CHILD_GOOD("train", "masked.json", "--out", "masked");
     double tokens = NAN, wanted = NAN;
     for (size_t i = 0; i <= sizeof ways / sizeof *ways; i++) {
-        CHILD_RUN(&c, "eval", "masked", "--json", i ? "--set" : NULL, i ? ways[i - 1][0] : NULL,
-                  "--mesh", i ? ways[i - 1][1] : NULL);
-        EXPECT(c.exit_code == 0, "masked: exit %d: %s", c.exit_code, c.err);
-        cJSON *json = cJSON_Parse(c.out);
+        cJSON *json =
+            child_json(WORDS("eval", "masked", "--json", i ? "--set" : NULL,
+                             i ? ways[i - 1][0] : NULL, "--mesh", i ? ways[i - 1][1] : NULL));
         const double loss = number_of(json, "loss"), count = number_of(json, "tokens");
         if (i == 0) {
             tokens = count;
@@ -192,7 +184,6 @@ static void check_masked(void)
                "%s, %s: %.9g over %g labels, not %.9g over %g", i ? ways[i - 1][0] : "as trained",
                i ? ways[i - 1][1] : "", loss, count, wanted, tokens);
         cJSON_Delete(json);
-        child_release(&c);
     }
 }
 
@@ -200,7 +191,6 @@ static void check_masked(void)
 static void check_resume(void)
 {
     double losses[4];
-    child c;
     char *text = child_read("alone/metrics.jsonl");
     size_t bytes = strlen(text ? text : "") + 128;
     char *longer = malloc(bytes);
@@ -210,11 +200,9 @@ static void check_resume(void)
     EXPECT(child_write("alone/metrics.jsonl", longer), "alone/metrics.jsonl");
     free(longer);
     free(text);
-    CHILD_RUN(&c, "train", "alone/config.json", "--out", "alone", "--resume", "--set",
-              "train_iters=6");
-    EXPECT(c.exit_code == 0 && c.out && strstr(c.out, "\nstep 6  validation loss "), "exit %d: %s",
-           c.exit_code, c.err);
-    child_release(&c);
+    child_says(
+        WORDS("train", "alone/config.json", "--out", "alone", "--resume", "--set", "train_iters=6"),
+        0, WORDS("\nstep 6  validation loss "), NULL);
     text = child_read("alone/metrics.jsonl");
     EXPECT(read_evaluations(text, losses) == 3 && losses[2] > 1, "not 3 evaluations:\n%s", text);
     free(text);

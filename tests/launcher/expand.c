@@ -106,22 +106,19 @@ static void check_price(const cJSON *step)
 {
     const bool across = strcmp(text_of(step, "kind"), "horizontal") == 0;
     char mesh[160], seq[48], batch[64];
-    child c;
     snprintf(mesh, sizeof mesh, "tp=8,cp=%g,dp=%g,ep=8,etp=8,binding=dp,sp=1,order=%s",
              number_of(step, "cp"), number_of(step, "dp"),
              across ? "tp-ep-dp-cp-pp" : "tp-cp-ep-dp-pp");
     snprintf(seq, sizeof seq, "model.seq_length=%.0f", number_of(step, "context"));
     snprintf(batch, sizeof batch, "train.global_batch_size=%.0f",
              number_of(step, "global_batch_size"));
-    CHILD_RUN(&c, "plan", "large.json", "--cluster", "h100.json", "--mesh", mesh, "--set", seq,
-              "--set", batch, "--json");
-    cJSON *json = cJSON_Parse(c.out);
+    cJSON *json = child_json(WORDS("plan", "large.json", "--cluster", "h100.json", "--mesh", mesh,
+                                   "--set", seq, "--set", batch, "--json"));
     const double planned = number_of(json, "step_time_s"),
                  row = number_of(cJSON_GetObjectItem(step, "after"), "step_time_s");
     EXPECT(fabs(row / planned - 1) < 1e-9, "%s: %.12g s in the ladder, %.12g planned", mesh, row,
            planned);
     cJSON_Delete(json);
-    child_release(&c);
 }
 
 static void check_contexts(void)
@@ -392,17 +389,14 @@ static void run_script(const char *script)
     EXPECT(system(command) == 0, "%s", script);
 }
 
-static double loss_at(const char *metrics, int step)
+static double loss_at(const char *run, int step)
 {
-    char *text = child_read(metrics);
     double loss = NAN;
-    for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
-        cJSON *json = cJSON_Parse(line);
-        if (json && number_of(json, "step") == step)
-            loss = number_of(json, "loss");
-        cJSON_Delete(json);
-    }
-    free(text);
+    cJSON *lines = child_read_metrics(run);
+    for (const cJSON *line = lines->child; line; line = line->next)
+        if (number_of(line, "step") == step)
+            loss = number_of(line, "loss");
+    cJSON_Delete(lines);
     return loss;
 }
 
@@ -426,8 +420,7 @@ static void check_emitted_nodes(void)
              getenv("WEFT_BINARY_DIR"));
     EXPECT(system(command) == 0, "from another folder");
     for (int step = 1; step <= 6; step++) {
-        const double a = loss_at("straight/metrics.jsonl", step),
-                     b = loss_at("it's nodes/run/metrics.jsonl", step);
+        const double a = loss_at("straight", step), b = loss_at("it's nodes/run", step);
         EXPECT(fabs(b / a - 1) <= 1e-5, "step %d: %.9g, straight %.9g", step, b, a);
     }
 }
@@ -468,14 +461,11 @@ static void check_emitted_context(void)
     }
     run_script("context/step-1.sh --set train.train_iters=4");
     run_script("context/step-2.sh");
-    child c;
-    CHILD_RUN(&c, "inspect", "context/run", "--json");
-    cJSON *json = cJSON_Parse(c.out);
-    EXPECT(number_of(json, "consumed_tokens") == 6 * 64 && number_of(json, "step") == 6, "%s",
-           c.out);
+    cJSON *json = child_json(WORDS("inspect", "context/run", "--json"));
+    EXPECT(number_of(json, "consumed_tokens") == 6 * 64 && number_of(json, "step") == 6, "step %g",
+           number_of(json, "step"));
     cJSON_Delete(json);
-    child_release(&c);
-    EXPECT(isfinite(loss_at("context/run/metrics.jsonl", 6)), "no sixth loss");
+    EXPECT(isfinite(loss_at("context/run", 6)), "no sixth loss");
 }
 
 /* From a run that has begun: today's is what it is. */
@@ -490,7 +480,7 @@ static void check_emitted_run(void)
                strstr(said, "; samples get another order: some tokens of this epoch come again"),
            "silent about the order: %s", said);
     free(said);
-    EXPECT(isfinite(loss_at("straight/metrics.jsonl", 8)), "no eighth loss");
+    EXPECT(isfinite(loss_at("straight", 8)), "no eighth loss");
 }
 
 /* A ladder does not mix with another's files, nor replaces what it is made of. */
@@ -500,17 +490,13 @@ static void check_folders(void)
                           "2",      "--emit",    "mixed",     NULL,         NULL};
     const char *const *of_itself = WORDS("expand", "mixed/step-1.json", "--cluster", "small.json",
                                          "--emit", "./mixed", "--force");
-    child c;
     CHILD_GOOD("expand", "tiny.json", "--cluster", "small.json", "--max-nodes", "8", "--emit",
                "mixed");
     char *text = child_read("mixed/step-3.json");
     EXPECT(text, "no step 3");
     free(text);
     child_refused(args, 2, "--force");
-    child_run(&c, of_itself, NULL);
-    EXPECT(c.exit_code == 2 && strstr(c.err, "would replace CONFIG"), "exit %d: %s", c.exit_code,
-           c.err);
-    child_release(&c);
+    child_refused(of_itself, 2, "would replace CONFIG");
     args[8] = "--force";
     child_good(args);
     text = child_read("mixed/step-1.sh");

@@ -37,14 +37,10 @@ static void check_layer(const cJSON *layer)
 static char *train(const char *mesh, const char *more)
 {
     static char found[4096];
-    child c;
     size_t used = 0;
-    CHILD_RUN(&c, "train", "c.json", "--out", "run", "--mesh", mesh, "--set", more);
-    EXPECT(c.exit_code == 0, "%s: exit %d: %s", mesh, c.exit_code, c.err);
-    child_release(&c);
-    char *lines = child_read("run/metrics.jsonl"), *rest = lines;
-    for (char *line; (line = strtok_r(rest, "\n", &rest)) != NULL;) {
-        cJSON *step = cJSON_Parse(line);
+    CHILD_GOOD("train", "c.json", "--out", "run", "--mesh", mesh, "--set", more);
+    cJSON *lines = child_read_metrics("run");
+    for (const cJSON *step = lines->child; step; step = step->next) {
         const cJSON *layers = cJSON_GetObjectItem(step, "expert_tokens"), *layer;
         const int number = cJSON_GetObjectItem(step, "step")->valueint;
         EXPECT((layers != NULL) == (number % 2 == 0), "%s: step %d has them: %d", mesh, number,
@@ -52,13 +48,12 @@ static char *train(const char *mesh, const char *more)
         cJSON_ArrayForEach(layer, layers) check_layer(layer);
         EXPECT(!layers || (cJSON_GetArraySize(layers) == 2 &&
                            cJSON_GetObjectItem(layers, "decoder.layers.1")),
-               "%s: %s", mesh, line);
+               "%s: step %d", mesh, number);
         char *text = layers ? cJSON_PrintUnformatted(layers) : NULL;
         used += (size_t)snprintf(found + used, sizeof found - used, "%s\n", text ? text : "");
         cJSON_free(text);
-        cJSON_Delete(step);
     }
-    free(lines);
+    cJSON_Delete(lines);
     EXPECT(system("rm -rf run") == 0, "run stays");
     return strdup(found);
 }

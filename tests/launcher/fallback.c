@@ -49,7 +49,7 @@ static void do_damage(const damage *d, int step)
     expect_shell("%s", command);
 }
 
-static void check_falls(const damage *d, const char *mesh, const char *wanted)
+static void check_falls(const damage *d, const char *mesh)
 {
     static const char taken[] = " rank 0 warn resume: run/checkpoints/step-4 is taken: "
                                 "run/checkpoints/step-6 is damaged: ";
@@ -65,29 +65,18 @@ static void check_falls(const damage *d, const char *mesh, const char *wanted)
     EXPECT(said && !strstr(said + 1, " is damaged"), "%s, %s: said twice: %s", d->name, mesh,
            c.err);
     child_release(&c);
-    char *latest = child_read("run/checkpoints/latest");
-    EXPECT(latest && strcmp(latest, "step-7\n") == 0, "%s: latest is %s", d->name, latest);
-    free(latest);
+    expect_shell("grep -qx step-7 run/checkpoints/latest");
     EXPECT(access("run/checkpoints/step-6", F_OK) == 0, "%s: the damaged one is gone", d->name);
-    char *got = child_losses("run");
-    EXPECT(got && wanted && strcmp(got, wanted) == 0, "%s, %s:\n%s\nnot\n%s", d->name, mesh, got,
-           wanted);
-    free(got);
+    child_expect_losses("run", "wanted");
 }
 
 static void check_every_damage(const char *mesh)
 {
-    child c;
-    expect_shell("rm -rf run; cp -r trained run");
-    run_weft(&c,
-             WORDS("train", "c.json", "--out", "run", "--resume-from", "step-4", "--mesh", mesh,
-                   "--set", "train_iters=7"),
-             0);
-    child_release(&c);
-    char *wanted = child_losses("run");
+    expect_shell("rm -rf wanted; cp -r trained wanted");
+    CHILD_GOOD("train", "c.json", "--out", "wanted", "--resume-from", "step-4", "--mesh", mesh,
+               "--set", "train_iters=7");
     for (int i = 0; i < NUM_DAMAGES; i++)
-        check_falls(&damages[i], mesh, wanted);
-    free(wanted);
+        check_falls(&damages[i], mesh);
 }
 
 /* One that is named is refused, and so is the newest where falling back is off. */
@@ -99,19 +88,17 @@ static void check_refused(const damage *d)
          "checkpoint.fallback=0"},
         {"train", "c.json", "--out", "run", "--resume", "--mesh", "dp=2", "--set", "train_iters=9",
          "--set", "checkpoint.fallback=0"}};
-    static const char end[] = "; step-4 is whole: go on from it with --resume-from step-4\n";
-    child c;
     expect_shell("rm -rf run; cp -r trained run");
     do_damage(d, 6);
-    for (int i = 0; i < 3; i++) {
-        run_weft(&c, commands[i], 6);
-        size_t has = c.err ? strlen(c.err) : 0;
-        EXPECT(child_is_line(c.err) && has > strlen(end) &&
-                   strcmp(c.err + has - strlen(end), end) == 0,
-               "%s: %s", d->name, c.err);
-        child_release(&c);
-    }
+    for (int i = 0; i < 3; i++)
+        child_refused(commands[i], 6,
+                      "; step-4 is whole: go on from it with --resume-from step-4\n");
 }
+
+static const char *const two_are_damaged[] = {
+    "warn resume: run/checkpoints/step-2 is taken: run/checkpoints/step-6 is damaged, and 1 more "
+    "checkpoint: ",
+    NULL};
 
 /* Two in a row are more than one, whichever way each of them is found. */
 static void check_count(int newest, int before)
@@ -126,30 +113,20 @@ static void check_count(int newest, int before)
                           "--set",
                           "checkpoint.fallback=1",
                           NULL};
-    child c;
     expect_shell("rm -rf run; cp -r trained run");
     do_damage(&damages[newest], 6);
     do_damage(&damages[before], 4);
-    run_weft(&c, args, 6);
-    EXPECT(child_is_line(c.err) && strstr(c.err, "run/checkpoints/step-6/") &&
-               strstr(c.err, "; step-2 is whole: go on from it with --resume-from step-2\n"),
-           "%s", c.err);
-    child_release(&c);
+    child_says(args, 6, NULL,
+               WORDS("run/checkpoints/step-6/",
+                     "; step-2 is whole: go on from it with --resume-from step-2\n"));
     args[8] = "checkpoint.fallback=2";
-    run_weft(&c, args, 0);
-    EXPECT(c.err && strstr(c.err, "warn resume: run/checkpoints/step-2 is taken: "
-                                  "run/checkpoints/step-6 is damaged, and 1 more checkpoint: "),
-           "%s", c.err);
-    child_release(&c);
+    child_says(args, 0, NULL, two_are_damaged);
     do_damage(&damages[newest], 2);
     expect_shell("rm -r run/checkpoints/step-7; echo step-6 >run/checkpoints/latest");
     do_damage(&damages[before], 6);
     do_damage(&damages[before], 4);
     args[8] = "checkpoint.fallback=9";
-    run_weft(&c, args, 6);
-    EXPECT(child_is_line(c.err) && strstr(c.err, "; no other checkpoint there is whole\n"), "%s",
-           c.err);
-    child_release(&c);
+    child_refused(args, 6, "; no other checkpoint there is whole\n");
 }
 
 /* Nobody watches a run that is to start again by itself: it passes over as many as it must. */
@@ -175,11 +152,7 @@ static void check_unwatched(void)
     run_weft(&c, args, 6);
     child_release(&c);
     args[10] = "checkpoint.fallback=1";
-    run_weft(&c, args, 0);
-    EXPECT(c.err && strstr(c.err, "warn resume: run/checkpoints/step-2 is taken: "
-                                  "run/checkpoints/step-6 is damaged, and 1 more checkpoint: "),
-           "%s", c.err);
-    child_release(&c);
+    child_says(args, 0, NULL, two_are_damaged);
 }
 
 /* What a newer Weft has saved is no damage: nothing is taken in its place, and nothing replaces
@@ -193,21 +166,14 @@ static void check_newer(void)
         {"generate", "run", "--prompt", "a", "--num-tokens", "1"}};
     static const char said[] = "run/checkpoints/step-6/manifest.json: format version 30: a newer "
                                "Weft wrote it; this one reads versions up to ";
-    child c;
     expect_shell("rm -rf run; cp -r trained run; sed -i 's/\"version\": [0-9]*/\"version\": 30/' "
                  "run/checkpoints/step-6/manifest.json; cp -r run/checkpoints/step-6 newer");
-    for (int i = 0; i < 4; i++) {
-        run_weft(&c, starts[i], 2);
-        EXPECT(child_is_line(c.err) && strstr(c.err, said), "%s", c.err);
-        child_release(&c);
-    }
+    for (int i = 0; i < 4; i++)
+        child_refused(starts[i], 2, said);
     /* Nor is it taken where the newest is damaged. */
     expect_shell("rm -rf run; cp -r trained run; cp newer/manifest.json run/checkpoints/step-4/");
     do_damage(&damages[0], 6);
-    run_weft(&c, starts[0], 2);
-    EXPECT(child_is_line(c.err) && strstr(c.err, "step-4/manifest.json: format version 30: "), "%s",
-           c.err);
-    child_release(&c);
+    child_refused(starts[0], 2, "step-4/manifest.json: format version 30: ");
     expect_shell("diff -r newer/manifest.json run/checkpoints/step-4/manifest.json");
 }
 
@@ -225,25 +191,13 @@ static void check_readers(void)
         expect_shell("rm -rf run; cp -r trained run");
         do_damage(&damages[done[d]], 6);
         do_damage(&damages[1], 4);
-        for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
-            child c;
-            run_weft(&c, readers[i], 6);
-            EXPECT(child_is_line(c.err) && strstr(c.err, whole), "%s: %s", damages[done[d]].name,
-                   c.err);
-            child_release(&c);
-        }
+        for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
+            child_refused(readers[i], 6, whole);
     }
-    child c;
     expect_shell("rm run/checkpoints/step-6/manifest.json");
-    run_weft(&c, readers[0], 6);
-    EXPECT(child_is_line(c.err) && strstr(c.err, "names step-6, which has no manifest.json") &&
-               strstr(c.err, whole),
-           "%s", c.err);
-    child_release(&c);
+    child_says(readers[0], 6, NULL, WORDS("names step-6, which has no manifest.json", whole));
     do_damage(&damages[1], 2);
-    run_weft(&c, readers[0], 6);
-    EXPECT(child_is_line(c.err) && !strstr(c.err, "is whole"), "%s", c.err);
-    child_release(&c);
+    child_says(readers[0], 6, NULL, WORDS("!is whole"));
 }
 
 /* A run keeps the latest checkpoints and those of multiples; none at all is refused. */
@@ -263,22 +217,18 @@ static void check_keep(void)
         "cd kept/checkpoints && test \"$(ls -A | tr '\\n' ' ')\" = 'latest step-3 step-5 step-6 '");
     args[7] = "keep_latest_k=0";
     args[3] = "none";
-    run_weft(&c, args, 2);
-    EXPECT(child_is_line(c.err) && strstr(c.err, "checkpoint.keep_latest_k: 0 would keep no "
-                                                 "checkpoint; 1 keeps the newest, -1 all"),
-           "%s", c.err);
+    child_refused(args, 2,
+                  "checkpoint.keep_latest_k: 0 would keep no checkpoint; 1 keeps the newest, "
+                  "-1 all");
     EXPECT(access("none", F_OK) != 0, "a folder was made");
-    child_release(&c);
 }
 
 int main(void)
 {
     char folder[32];
-    child c;
     EXPECT(child_folder_enter(folder), "no folder");
     EXPECT(child_write("c.json", config), "c.json");
-    run_weft(&c, WORDS("train", "c.json", "--out", "trained"), 0);
-    child_release(&c);
+    CHILD_GOOD("train", "c.json", "--out", "trained");
     check_every_damage("dp=1");
     check_every_damage("dp=2");
     check_refused(&damages[0]);

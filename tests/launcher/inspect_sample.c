@@ -142,15 +142,11 @@ static void check_plain(void)
 
 static void check_long(void)
 {
-    child c;
     CHILD_GOOD("train", "config.json", "--out", "long", "--set", "seq_length=400", "--set",
                "train_iters=1", "--set", "data_path=one");
-    CHILD_RUN(&c, "inspect", "long", "--sample", "1");
-    EXPECT(c.exit_code == 0 && strstr(c.out, "\" and 240 bytes more\n"), "%s%s", c.out, c.err);
-    child_release(&c);
-    CHILD_RUN(&c, "inspect", "long", "--sample", "1", "--full");
-    EXPECT(c.exit_code == 0 && !strstr(c.out, " more\n"), "%s%s", c.out, c.err);
-    child_release(&c);
+    child_says(WORDS("inspect", "long", "--sample", "1"), 0, WORDS("\" and 240 bytes more\n"),
+               NULL);
+    child_says(WORDS("inspect", "long", "--sample", "1", "--full"), 0, WORDS("! more\n"), NULL);
 }
 
 /* A start sets the last fault's records aside, and none but the last. */
@@ -183,11 +179,7 @@ static void check_flight(void)
 
 static void expect_refused(const char *run, const char *step, int code, const char *part)
 {
-    child c;
-    CHILD_RUN(&c, "inspect", run, "--sample", step);
-    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part) && !c.out[0],
-           "%s step %s: exit %d: %s%s", run, step, c.exit_code, c.err, c.out);
-    child_release(&c);
+    CHILD_REFUSED(code, part, "inspect", run, "--sample", step);
 }
 
 int main(void)

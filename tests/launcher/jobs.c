@@ -36,6 +36,15 @@ void job_expect_code(const char *const *args, int code, const char *part)
     child_release(&c);
 }
 
+void job_launch(const char *kind, const char *out, const char *const *words, int code,
+                const char *part)
+{
+    const char *args[CHILD_MAX_ARGS] = {"launch", kind, "tiny.json", "--out", out};
+    for (int i = 0; words[i]; i++)
+        args[5 + i] = words[i];
+    job_expect_code(args, code, part);
+}
+
 int job_run_other(child *c, const char *program, const char *const *args,
                   const char *const *environment)
 {

@@ -28,6 +28,9 @@ void job_leave(void);
 int job_run(child *c, const char *const *args, const char *const *environment);
 /* It must end with this code, and say `part`, unless NULL. */
 void job_expect_code(const char *const *args, int code, const char *part);
+/* launch KIND tiny.json --out OUT and further words, likewise. */
+void job_launch(const char *kind, const char *out, const char *const *words, int code,
+                const char *part);
 /* Another program; its exit code. */
 int job_run_other(child *c, const char *program, const char *const *args,
                   const char *const *environment);

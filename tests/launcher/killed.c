@@ -44,19 +44,12 @@ static double uniform(void)
     return (double)(random_state * 2685821657736338717u >> 11) / 9007199254740992.0;
 }
 
-static char *read_in(const run *r, const char *name)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", r->name, name);
-    return child_read(path);
-}
-
 /* What of each metrics line must not depend on time: step to lr. [step - 1]; NULL: none. Returns
  * the last step. */
 static int read_metrics(const run *r, char *lines[STEPS])
 {
     int last = 0;
-    char *text = read_in(r, "metrics.jsonl");
+    char *text = child_read_in(r->name, "metrics.jsonl");
     EXPECT(text != NULL, "%s: no metrics", r->name);
     for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
         int step = 0;
@@ -101,10 +94,7 @@ static bool start(const run *r, child *c)
 {
     const char *args[8 + 2 * MAX_SET] = {"train",  "c.json", "--out",   r->name,
                                          "--mesh", r->mesh,  "--resume"};
-    for (int i = 0, at = 7; i < MAX_SET && r->set[i]; i++) {
-        args[at++] = "--set";
-        args[at++] = r->set[i];
-    }
+    child_add_sets(args, r->set, MAX_SET);
     bool good = child_start(c, args, NULL);
     EXPECT(good, "cannot start weft");
     return good;
@@ -112,7 +102,7 @@ static bool start(const run *r, child *c)
 
 static size_t metrics_length(const run *r)
 {
-    char *text = read_in(r, "metrics.jsonl");
+    char *text = child_read_in(r->name, "metrics.jsonl");
     size_t length = text ? strlen(text) : 0;
     free(text);
     return length;
@@ -264,7 +254,7 @@ static void stop(const run *r, int number)
         kill(c.pid, number);
     EXPECT(child_wait(&c, LIMIT_S), "%s: goes on after signal %d", r->name, number);
     int last = read_metrics(r, lines);
-    char *latest = read_in(r, "checkpoints/latest");
+    char *latest = child_read_in(r->name, "checkpoints/latest");
     snprintf(wanted, sizeof wanted, "step-%d\n", last);
     EXPECT(latest && strcmp(latest, wanted) == 0, "%s: latest is %s", r->name, latest);
     snprintf(wanted, sizeof wanted, "stopped as asked after step %d\n", last);

@@ -12,8 +12,8 @@
 #include <weft/device.h>
 
 #include "core/clock.h"
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
+#include "tests/world.h"
 
 enum { NUM_STEPS = 2, BATCH = 12, ONE_IN = 12, MOST_US = 400 };
 
@@ -99,11 +99,8 @@ static void check(weft_comm *world, size_t row, double seconds)
     for (is_late = 1; runs == 0 || seconds_since(world, start_us) < seconds; runs++) {
         state = 1000 * (uint64_t)runs + (uint64_t)weft_comm_rank(world);
         mesh_run(world, &what, late);
-        for (int s = 0; s < NUM_STEPS; s++)
-            EXPECT(late[s].loss == in_time[s].loss && late[s].grad_norm == in_time[s].grad_norm,
-                   "%s%s: run %d: step %d: loss %.17g, not %.17g; gradient norm %.17g, not %.17g",
-                   rows[row].mesh, rows[row].parallel ? ", pairs" : "", runs, s + 1, late[s].loss,
-                   in_time[s].loss, late[s].grad_norm, in_time[s].grad_norm);
+        mesh_compare(late, in_time, NUM_STEPS, 0, "%s%s: run %d", rows[row].mesh,
+                     rows[row].parallel ? ", pairs" : "", runs);
     }
     is_late = 0;
     if (weft_comm_rank(world) == 0)
@@ -113,12 +110,9 @@ static void check(weft_comm *world, size_t row, double seconds)
 int main(int argc, char **argv)
 {
     const double seconds = argc > 1 ? atof(argv[1]) : 60;
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    weft_comm *world = world_begin(4);
     for (size_t row = 0; row < sizeof rows / sizeof *rows; row++)
         if (argc < 3 || strstr(rows[row].mesh, argv[2]))
             check(world, row, seconds);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -36,9 +36,7 @@ static void check_mpirun(void)
     char script[256], hosts[256];
     snprintf(script, sizeof script, "%s/job.sh", job_odd);
     snprintf(hosts, sizeof hosts, "%s/hostfile", job_odd);
-    job_expect_code(
-        WORDS("launch", "mpirun", "tiny.json", "--out", job_odd, "--set", "train.lr=1e-3"), 0,
-        NULL);
+    job_launch("mpirun", job_odd, WORDS("--set", "train.lr=1e-3"), 0, NULL);
     job_expect_bash(script);
     job_expect_text(hosts, "localhost slots=2\n");
     EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), env) == 0, "%s", c.err);
@@ -49,61 +47,42 @@ static void check_mpirun(void)
            "%s", text);
     free(text);
     /* The same once more is this very job; another is not. */
-    job_expect_code(
-        WORDS("launch", "mpirun", "tiny.json", "--out", job_odd, "--set", "train.lr=1e-3"), 0,
-        NULL);
+    job_launch("mpirun", job_odd, WORDS("--set", "train.lr=1e-3"), 0, NULL);
     check_start_line(
         WORDS("launch", "mpirun", "tiny.json", "--out", job_odd, "--set", "train.lr=1e-3"));
     text = job_said();
     job_expect_words(text, "mpirun");
     free(text);
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", job_odd), 2, "--force");
+    job_launch("mpirun", job_odd, WORDS(NULL), 2, "--force");
     job_expect_text(script, "train.lr=1e-3");
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", job_odd, "--force"), 0, NULL);
+    job_launch("mpirun", job_odd, WORDS("--force"), 0, NULL);
     job_expect_no_text(script, "train.lr=1e-3");
     /* Two nodes, by names or not. */
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "two", "--nodes", "2",
-                          "--hosts", "n-1.x,n2"),
-                    0, NULL);
+    job_launch("mpirun", "two", WORDS("--nodes", "2", "--hosts", "n-1.x,n2"), 0, NULL);
     job_expect_text("two/hostfile", "n-1.x slots=1\nn2 slots=1\n");
     job_expect_text("two/job.sh", "ppr:1:node");
-    job_expect_code(
-        WORDS("launch", "mpirun", "tiny.json", "--out", "two-b", "--nodes", "2", "--run"), 2,
-        "--hosts");
-    job_expect_code(
-        WORDS("launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes", "2", "--hosts", "a"), 2,
-        "names 1");
-    job_expect_code(
-        WORDS("launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes", "2", "--hosts", "a,-x"),
-        2, "no name");
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes", "2",
-                          "--hosts", "n1,N1"),
-                    2, "N1 is there twice");
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes", "2",
-                          "--hosts", "n1,n11"),
-                    0, NULL);
+    job_launch("mpirun", "two-b", WORDS("--nodes", "2", "--run"), 2, "--hosts");
+    job_launch("mpirun", "two-c", WORDS("--nodes", "2", "--hosts", "a"), 2, "names 1");
+    job_launch("mpirun", "two-c", WORDS("--nodes", "2", "--hosts", "n1,n11"), 0, NULL);
     /* What leaves dp open has one rank; with dp it goes. */
     job_expect_code(
         WORDS("launch", "mpirun", "tiny.json", "--out", "two-d", "--nodes", "2", "--mesh", "tp=1"),
         2, "1 rank, which does not fill 2 nodes equally; --cluster FILE says");
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "two-d", "--nodes", "2",
-                          "--mesh", "dp=2", "--hosts", "n1,n2"),
-                    0, NULL);
+    job_launch("mpirun", "two-d", WORDS("--nodes", "2", "--mesh", "dp=2", "--hosts", "n1,n2"), 0,
+               NULL);
 }
 
 /* Nodes to spare. */
 static void check_spares(void)
 {
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "few", "--nodes", "2",
-                          "--hosts", "a,b", "--spares", "1", "--set", "reliability.max_restarts=1"),
-                    2, "names 2, where the job has 2 nodes and 1 to spare: 3 names");
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "few", "--nodes", "2",
-                          "--hosts", "a,b,c", "--spares", "1"),
-                    2, "reliability.max_restarts");
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "few", "--spares", "1"), 2,
-                    "--hosts has to name them");
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "few", "--spares", "1"), 2,
-                    "--spares: of mpirun jobs");
+    job_launch("mpirun", "few",
+               WORDS("--nodes", "2", "--hosts", "a,b", "--spares", "1", "--set",
+                     "reliability.max_restarts=1"),
+               2, "names 2, where the job has 2 nodes and 1 to spare: 3 names");
+    job_launch("mpirun", "few", WORDS("--nodes", "2", "--hosts", "a,b,c", "--spares", "1"), 2,
+               "reliability.max_restarts");
+    job_launch("mpirun", "few", WORDS("--spares", "1"), 2, "--hosts has to name them");
+    job_launch("slurm", "few", WORDS("--spares", "1"), 2, "--spares: of mpirun jobs");
 }
 
 /* What leaves no time to train would be queued for ever. */
@@ -134,22 +113,21 @@ static void check_times(void)
                 {"1-", "expected MM"},
                 {"30\n#SBATCH --hold", "expected MM"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "times", "--force", "--time",
-                              rows[i].time),
-                        rows[i].says ? 2 : 0, rows[i].says);
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "times", "--force", "--time",
-                          "00:10:00", "--set", "train.stop_timeout_s=600"),
-                    2, "600 s before its end");
+        job_launch("slurm", "times", WORDS("--force", "--time", rows[i].time), rows[i].says ? 2 : 0,
+                   rows[i].says);
+    job_launch("slurm", "times",
+               WORDS("--force", "--time", "00:10:00", "--set", "train.stop_timeout_s=600"), 2,
+               "600 s before its end");
 }
 
 static void check_slurm_text(void)
 {
     char script[256];
     snprintf(script, sizeof script, "%s/job.sbatch", job_odd);
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", job_odd, "--nodes", "2", "--set",
-                          "train.lr=1e-3", "--set", "train.stop_timeout_s=90", "--set",
-                          "device.num_threads=3", "--time", "08:00:00"),
-                    0, NULL);
+    job_launch("slurm", job_odd,
+               WORDS("--nodes", "2", "--set", "train.lr=1e-3", "--set", "train.stop_timeout_s=90",
+                     "--set", "device.num_threads=3", "--time", "08:00:00"),
+               0, NULL);
     job_expect_bash(script);
     static const char *const lines[] = {
         "\n#SBATCH --nodes=2\n",
@@ -166,8 +144,7 @@ static void check_slurm_text(void)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         job_expect_text(script, lines[i]);
     job_expect_no_text(script, "gpus-per-node");
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "s", "--image", "x"), 2,
-                    "kubernetes");
+    job_launch("slurm", "s", WORDS("--image", "x"), 2, "kubernetes");
 }
 
 /* Containers get the paths that a run reads, as they are outside, and what the image is called. */
@@ -176,10 +153,10 @@ static void check_pyxis(void)
     char script[256], mounts[1024];
     child c;
     snprintf(script, sizeof script, "%s/job.sbatch", job_odd);
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", job_odd, "--force",
-                          "--container-image", "registry#weft:1 b", "--container-mounts", "/x:/y",
-                          "--set", "data.mock_data=false", "--set", "data.data_path=some/data"),
-                    0, NULL);
+    job_launch("slurm", job_odd,
+               WORDS("--force", "--container-image", "registry#weft:1 b", "--container-mounts",
+                     "/x:/y", "--set", "data.mock_data=false", "--set", "data.data_path=some/data"),
+               0, NULL);
     job_expect_bash(script);
     free(job_said());
     EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), WORDS(job_path)) == 0, "%s", c.err);
@@ -199,9 +176,8 @@ static void check_apptainer(const char *kind, const char *file)
     char script[256], words[1024];
     child c;
     snprintf(script, sizeof script, "%s/%s", job_odd, file);
-    job_expect_code(WORDS("launch", kind, "tiny.json", "--out", job_odd, "--force", "--apptainer",
-                          "weft 1.sif", "--set", "device.kind=cuda"),
-                    0, NULL);
+    job_launch(kind, job_odd,
+               WORDS("--force", "--apptainer", "weft 1.sif", "--set", "device.kind=cuda"), 0, NULL);
     job_expect_bash(script);
     job_expect_text(script, "\nexport OMPI_MCA_btl_vader_single_copy_mechanism=");
     free(job_said());
@@ -236,8 +212,7 @@ static void check_containers(void)
         job_expect_code(WORDS("launch", rows[i].args[0], "tiny.json", "--out", "refused",
                               rows[i].args[1], rows[i].args[2], rows[i].args[3], rows[i].args[4]),
                         2, rows[i].says);
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "a,b", "--apptainer", "i"), 2,
-                    "a,b: a container mounts no path");
+    job_launch("slurm", "a,b", WORDS("--apptainer", "i"), 2, "a,b: a container mounts no path");
     EXPECT(access("refused", F_OK) != 0 && access("a,b", F_OK) != 0, "a refused job's folder");
 }
 
@@ -353,10 +328,9 @@ static void check_kubernetes(void)
 {
     char path[256];
     snprintf(path, sizeof path, "%s/job.yaml", job_odd);
-    job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", job_odd), 2, "--image");
-    job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", job_odd, "--image",
-                          "registry.example/weft:1", "--nodes", "2"),
-                    0, NULL);
+    job_launch("kubernetes", job_odd, WORDS(NULL), 2, "--image");
+    job_launch("kubernetes", job_odd, WORDS("--image", "registry.example/weft:1", "--nodes", "2"),
+               0, NULL);
     static const char *const lines[] = {
         "\napiVersion: kubeflow.org/v2beta1\nkind: MPIJob\n",
         "\n  slotsPerWorker: 1\n",
@@ -370,18 +344,17 @@ static void check_kubernetes(void)
         job_expect_text(path, lines[i]);
     job_expect_no_text(path, "nvidia.com/gpu");
     check_yaml(path);
-    job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", "k", "--image", "i",
-                          "--claim", "runs", "--set", "device.kind=cuda", "--set",
-                          "data.mock_data=false", "--set", "data.data_path=some/data"),
-                    0, NULL);
+    job_launch("kubernetes", "k",
+               WORDS("--image", "i", "--claim", "runs", "--set", "device.kind=cuda", "--set",
+                     "data.mock_data=false", "--set", "data.data_path=some/data"),
+               0, NULL);
     job_expect_text("k/job.yaml", "                nvidia.com/gpu: 2\n");
     job_expect_text("k/job.yaml", "claimName: \"runs\"\n");
     job_expect_text("k/job.yaml", "/some\"\n              readOnly: true\n");
     EXPECT(mkdir("a:b", 0755) == 0, "a:b");
-    job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", "a:b", "--image", "i"), 2,
-                    "colon");
-    job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", "k2", "--image", "i j"), 2,
-                    "--image i j: no name that Kubernetes takes");
+    job_launch("kubernetes", "a:b", WORDS("--image", "i"), 2, "colon");
+    job_launch("kubernetes", "k2", WORDS("--image", "i j"), 2,
+               "--image i j: no name that Kubernetes takes");
 }
 
 /* What the launcher refused is as if it had not been written; another job's file stays. */
@@ -397,6 +370,7 @@ static void check_refused_job(const char *const *with)
         EXPECT(job_run(&c, args, with) == (i < 2 ? 3 : 0) &&
                    (i == 2 || strstr(c.err, "weft launch: sbatch refused the job (exit code 3): "
                                             "what was written is removed again\n")) &&
+                   (access("wrong", F_OK) == 0) == (i == 2) &&
                    (access("wrong/job.sbatch", F_OK) == 0) == (i == 2),
                "exit %d: %s", c.exit_code, c.err);
         child_release(&c);
@@ -411,6 +385,23 @@ static void check_refused_job(const char *const *with)
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     job_make_fake("sbatch", "exit 0");
+    free(job_said());
+}
+
+/* A job of mpirun that has begun is started again by its file, however it ended. */
+static void check_ended_job(const char *const *with)
+{
+    child c;
+    job_make_fake("mpirun", "echo stopped >&2; exit 75");
+    EXPECT(job_run(&c, WORDS("launch", "mpirun", "tiny.json", "--out", "ended", "--run"), with) ==
+               75,
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    EXPECT(access("ended/hostfile", F_OK) == 0, "no hostfile");
+    job_make_fake("mpirun", "exit 0");
+    EXPECT(job_run_other(&c, "/bin/bash", WORDS("ended/job.sh"), with) == 0, "exit %d: %s",
+           c.exit_code, c.err);
+    child_release(&c);
     free(job_said());
 }
 
@@ -446,6 +437,7 @@ static void check_start(void)
     EXPECT(strncmp(text, "mpirun\n", 7) == 0 && job_has_word(text, "--resume"), "%s", text);
     free(text);
     child_release(&c);
+    check_ended_job(with);
 }
 
 static void check_cluster(void)
@@ -453,9 +445,9 @@ static void check_cluster(void)
     char cluster[1200], program[1200];
     snprintf(cluster, sizeof cluster, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
     snprintf(program, sizeof program, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "c", "--cluster", cluster,
-                          "--nodes", "2", "--set", "train.global_batch_size=16"),
-                    0, NULL);
+    job_launch("slurm", "c",
+               WORDS("--cluster", cluster, "--nodes", "2", "--set", "train.global_batch_size=16"),
+               0, NULL);
     job_expect_text("c/job.sbatch", "\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n"
                                     "#SBATCH --gpus-per-node=8\n#SBATCH --exclusive\n");
     job_expect_text("c/job.sbatch", "device.kind=cuda");
@@ -473,41 +465,43 @@ static void check_cluster(void)
            "%s", c.err);
     child_release(&c);
     /* As many nodes as the mesh needs; a mesh that fills none of them evenly. */
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "c2", "--cluster", cluster,
-                          "--mesh", "tp=2,dp=12", "--set", "train.global_batch_size=24"),
-                    0, NULL);
+    job_launch(
+        "slurm", "c2",
+        WORDS("--cluster", cluster, "--mesh", "tp=2,dp=12", "--set", "train.global_batch_size=24"),
+        0, NULL);
     job_expect_text("c2/job.sbatch", "\n#SBATCH --nodes=3\n");
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "c3", "--cluster", cluster,
-                          "--mesh", "tp=2,dp=6", "--set", "train.global_batch_size=24"),
-                    2, "do not fill");
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "c4", "--cluster", cluster,
-                          "--mesh", "tp=2,dp=10", "--set", "train.global_batch_size=20"),
-                    2, "do not fill");
+    job_launch(
+        "slurm", "c3",
+        WORDS("--cluster", cluster, "--mesh", "tp=2,dp=6", "--set", "train.global_batch_size=24"),
+        2, "do not fill");
+    job_launch(
+        "slurm", "c4",
+        WORDS("--cluster", cluster, "--mesh", "tp=2,dp=10", "--set", "train.global_batch_size=20"),
+        2, "do not fill");
     /* What does not fit is not written. */
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "big", "--cluster", cluster,
-                          "--set", "model.hidden_size=65536", "--set",
-                          "model.num_attention_heads=512", "--set", "model.num_layers=96"),
-                    3, NULL);
+    job_launch("slurm", "big",
+               WORDS("--cluster", cluster, "--set", "model.hidden_size=65536", "--set",
+                     "model.num_attention_heads=512", "--set", "model.num_layers=96"),
+               3, NULL);
     EXPECT(access("big", F_OK) != 0, "a folder of a job that does not fit");
     /* The program that runs nothing writes the same job, of another program. */
     child_program = program;
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "p", "--cluster", cluster,
-                          "--nodes", "2", "--set", "train.global_batch_size=16", "--json"),
-                    0, NULL);
+    job_launch("slurm", "p",
+               WORDS("--cluster", cluster, "--nodes", "2", "--set", "train.global_batch_size=16",
+                     "--json"),
+               0, NULL);
     child_program = NULL;
     job_expect_text("p/job.sbatch", "    weft train ");
 }
 
 static void check_mistakes(void)
 {
-    job_expect_code(WORDS("launch", "slrum", "tiny.json", "--out", "m"), 2, "did you mean slurm");
+    job_launch("slrum", "m", WORDS(NULL), 2, "did you mean slurm");
     job_expect_code(WORDS("launch", "slurm", "--out", "m"), 2, "CONFIG");
     job_expect_code(WORDS("launch", "slurm", "none.json", "--out", "m"), 2, "none.json");
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "tiny.json"), 6, "not a folder");
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "m", "--nodes", "3"), 2,
-                    "do not fill");
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "m", "--set", "train.lrr=1"), 2,
-                    "train.lr");
+    job_launch("slurm", "tiny.json", WORDS(NULL), 6, "not a folder");
+    job_launch("slurm", "m", WORDS("--nodes", "3"), 2, "do not fill");
+    job_launch("slurm", "m", WORDS("--set", "train.lrr=1"), 2, "train.lr");
     EXPECT(access("m", F_OK) != 0, "a folder of a job that was refused");
 }
 

@@ -179,8 +179,7 @@ static void check_step(const step *s)
     snprintf(script, sizeof script, "%s/job.sbatch", job_odd);
     snprintf(fake_code, sizeof fake_code, "FAKE_CODE=%s", s->code);
     job_make_fake("srun", s->does);
-    job_expect_code(
-        WORDS("launch", "slurm", "tiny.json", "--out", job_odd, "--set", "train.lr=1e-3"), 0, NULL);
+    job_launch("slurm", job_odd, WORDS("--set", "train.lr=1e-3"), 0, NULL);
     job_start(&c, script, WORDS(job_path, fake_code, "SLURM_JOB_ID=123"));
     if (s->signal) {
         EXPECT(child_wait_for_text(&c, "ready", ""), "the step did not start");
@@ -204,18 +203,17 @@ static const char *const training[] = {"OMPI_MCA_btl_vader_single_copy_mechanism
 static void check_training(void)
 {
     child c;
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "real run", "--set",
-                          "lr_decay_style=constant"),
-                    0, NULL);
+    job_launch("mpirun", "real run", WORDS("--set", "lr_decay_style=constant"), 0, NULL);
     EXPECT(job_run_other(&c, "/bin/bash", WORDS("real run/job.sh"), training) == 0, "%s", c.err);
     child_release(&c);
     EXPECT(job_count_lines("real run/metrics.jsonl") == 3, "%d steps",
            job_count_lines("real run/metrics.jsonl"));
     EXPECT(access("real run/checkpoints/step-3", F_OK) == 0, "no checkpoint");
     /* SIGTERM leaves the ranks the time to save. */
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "real run", "--force", "--set",
-                          "train.train_iters=100000", "--set", "lr_decay_style=constant"),
-                    0, NULL);
+    job_launch(
+        "mpirun", "real run",
+        WORDS("--force", "--set", "train.train_iters=100000", "--set", "lr_decay_style=constant"),
+        0, NULL);
     job_start(&c, "real run/job.sh", training);
     EXPECT(child_wait_for_text(&c, "real run/metrics.jsonl", "{\"step\": 10,"), "it did not go on");
     kill(c.pid, SIGTERM);
@@ -230,9 +228,7 @@ static void check_training(void)
 
 static void start_long(child *c)
 {
-    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "long", "--set",
-                          "train.train_iters=1000000"),
-                    0, NULL);
+    job_launch("mpirun", "long", WORDS("--set", "train.train_iters=1000000"), 0, NULL);
     job_start(c, "long/job.sh", training);
 }
 

@@ -158,6 +158,11 @@ static const ending endings[] = {
     {"8", "echo '0000000001 steps' >\"$run/.alive\"; exit 137", 137, 4,
      "after step 0, 4 times in a row and alike", false},
     {"0", "echo '0000000001 steps' >\"$run/.alive\"; exit 139", 139, 1, "", false},
+    /* The folder is another now. */
+    {"8", "rm -rf \"$run\"; mkdir -p \"$run/checkpoints/step-4\"; exit 6", 6, 1, "", false},
+    {"8", "rm -rf \"$run\"; exit 6", 6, 1, "", false},
+    {"2", "touch \"$run/ledger.jsonl\"; exit 6", 6, 3, "(2 of 2, reliability.max_restarts)\n",
+     false},
     /* No place for a start that is not the first; and a node that does not answer. */
     {"0", WAITS, 3, 1, "", false},
     {"0", "[ $ends -eq 1 ] && exit 139; " WAITS, 0, 2, REQUEUED("1"), true},
@@ -180,9 +185,8 @@ static void check_ending(const ending *e)
     job_make_fake("srun", text);
     job_make_fake("squeue", "echo 123.0; echo 123.batch");
     job_make_fake("scancel", "exit 0");
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "again", "--set", setting,
-                          "--set", "reliability.restart_delay_s=0"),
-                    0, NULL);
+    job_launch("slurm", "again", WORDS("--set", setting, "--set", "reliability.restart_delay_s=0"),
+               0, NULL);
     job_expect_bash("again/job.sbatch");
     const int code = job_run_other(&c, "/bin/bash", WORDS("again/job.sbatch"), env);
     EXPECT(code == e->wanted && strstr(c.err, e->says), "exit %d: %s", code, c.err);

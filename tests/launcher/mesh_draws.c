@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
+#include "tests/world.h"
 
 enum { NUM_PIPELINES = 30, NUM_CONTEXTS = 60, NUM_STEPS = 3, MAX_LAYERS = 6 };
 
@@ -310,26 +310,20 @@ static void compare(const draw *d, const weft_step_result *one, const weft_step_
 
 static void check(weft_comm *world, const draw *d)
 {
-    const int rank = weft_comm_rank(world);
     weft_step_result one[NUM_STEPS], all[NUM_STEPS];
-    weft_comm *part;
     mesh_training what = {.name = "draw",
                           .model = d->model,
                           .mesh = "tp=1,pp=1,dp=1",
                           .batch = d->batch,
                           .steps = NUM_STEPS};
-    if (d->documents) {
-        const char *const keys[] = {"data.reset_position_ids=true",
-                                    "data.reset_attention_mask=true", "data.eod_mask_loss=true",
-                                    "data.eod_token=3",
-                                    d->by_token ? "train.calculate_per_token_loss=true" : NULL};
-        memcpy(what.set, keys, sizeof keys);
-    }
+    if (d->documents)
+        mesh_set_documents(&what, 3);
+    if (d->by_token)
+        mesh_set(&what, (const char *const[]){"train.calculate_per_token_loss=true"}, 1);
     for (int i = 0; i < NUM_FEATURES; i++)
         features[i].count += has_feature(d, features[i].key);
     for (int i = 0; i < 2; i++) {
-        EXPECT_OK(weft_comm_split(world, rank < (i ? d->world : 1) ? 0 : -1, rank, "part",
-                                  WEFT_PURPOSE_CONTROL, &part));
+        weft_comm *part = world_part(world, i ? d->world : 1);
         if (part)
             mesh_run(part, &what, i ? all : one);
         weft_comm_destroy(part);
@@ -337,7 +331,7 @@ static void check(weft_comm *world, const draw *d)
         what.parallel = d->parallel;
         what.train = d->train;
     }
-    if (rank == 0)
+    if (weft_comm_rank(world) == 0)
         compare(d, one, all);
 }
 
@@ -357,9 +351,7 @@ int main(void)
                                          MODULES("\"moe\", \"shared_experts\"")};
     enum { NUM_TRAINS = sizeof trains / sizeof *trains };
     const char *more = getenv("WEFT_PROPERTY_DRAWS");
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    weft_comm *world = world_begin(4);
     for (int i = 0; i < (more ? atoi(more) : NUM_PIPELINES); i++) {
         draw d = {.documents = false};
         /* Each p with each v in turn, and now and then no virtual stages at all. */
@@ -383,7 +375,5 @@ int main(void)
     }
     for (int i = 0; i < NUM_FEATURES; i++)
         EXPECT(features[i].count > 0, "%s is not drawn", features[i].key);
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

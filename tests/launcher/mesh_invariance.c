@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "schedule/pipeline/order_text.h"
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
 #include "tests/launcher/weights.h"
+#include "tests/world.h"
 
 enum { MAX_STEPS = 20 };
 static int num_steps = 6;
@@ -423,17 +423,14 @@ enum {
     NUM_MODELS = sizeof models / sizeof *models
 };
 
-static char folder[256];
-
-/* Trains and leaves losses and a checkpoint in folder/name; the world's ranks alone. */
+/* Trains and leaves losses and a checkpoint; the world's ranks alone. */
 static void train(weft_comm *world, const model_case *model, const mesh_case *mesh,
                   const char *more_train, const char *name, double losses[MAX_STEPS])
 {
-    char more[1024] = "", path[512], all[512];
+    char more[1024] = "", all[512];
     weft_step_result results[MAX_STEPS];
     if (mesh->parallel)
         snprintf(more, sizeof more, ", %s", mesh->parallel);
-    snprintf(path, sizeof path, "%s/%s", folder, name);
     snprintf(all, sizeof all, "%s%s", model->train ? model->train : "", more_train);
     mesh_training what = {.name = name,
                           .model = model->json,
@@ -442,12 +439,9 @@ static void train(weft_comm *world, const model_case *model, const mesh_case *me
                           .batch = 8,
                           .steps = num_steps,
                           .train = all,
-                          .checkpoint = path};
-    const char *const documents[] = {"data.reset_position_ids=true",
-                                     "data.reset_attention_mask=true", "data.eod_mask_loss=true",
-                                     "data.eod_token=3"};
+                          .saves = true};
     if (model->documents)
-        memcpy(what.set, documents, sizeof documents);
+        mesh_set_documents(&what, 3);
     mesh_run(world, &what, results);
     for (int i = 0; i < num_steps; i++)
         losses[i] = results[i].loss;
@@ -458,8 +452,8 @@ static void train(weft_comm *world, const model_case *model, const mesh_case *me
 static weights_difference compare(const char *name, const model_case *model)
 {
     char steps[2][512];
-    snprintf(steps[0], sizeof steps[0], "%s/%s/step-%d", folder, name, num_steps);
-    snprintf(steps[1], sizeof steps[1], "%s/%s/step-%d", folder, model->name, num_steps);
+    snprintf(steps[0], sizeof steps[0], "%s/%s/step-%d", world_folder, name, num_steps);
+    snprintf(steps[1], sizeof steps[1], "%s/%s/step-%d", world_folder, model->name, num_steps);
     const weights_difference d = weights_compare(steps[0], steps[1], "model/");
     EXPECT(d.count > 0 && d.worst <= model->weights, "%s: %s of %d datasets is off by %.3g", name,
            d.where, d.count, d.worst);
@@ -478,7 +472,7 @@ static void write_cluster(int rank)
         c.costs[kind].curve = weft_curve_linear(travels ? 1000 : 1, computes ? 5 : 1e6);
         c.costs[kind].peak = 1e12;
     }
-    snprintf(path, sizeof path, "%s/cluster.json", folder);
+    snprintf(path, sizeof path, "%s/cluster.json", world_folder);
     snprintf(chosen_peers, sizeof chosen_peers, "\"moe_num_partitions\": 0, \"cluster\": \"%s\"",
              path);
     if (rank == 0)
@@ -493,7 +487,7 @@ static void write_order(int rank, weft_pipeline_kind kind, const weft_order_shap
     weft_order orders[2];
     char path[300], *text = NULL;
     size_t length = 0;
-    snprintf(path, sizeof path, "%s/order-%d-%d.csv", folder, (int)kind, (int)shape->pairs);
+    snprintf(path, sizeof path, "%s/order-%d-%d.csv", world_folder, (int)kind, (int)shape->pairs);
     snprintf(key, bytes, "\"pipeline_schedule_file\": \"%s\"%s", path, more);
     FILE *memory = open_memstream(&text, &length), *file = rank == 0 ? fopen(path, "w") : NULL;
     EXPECT(memory && (file || rank > 0), "%s", path);
@@ -530,7 +524,7 @@ static void write_orders(int rank)
 static void await(int rank, bool trains, int i)
 {
     char path[300];
-    snprintf(path, sizeof path, "%s/trained-%d", folder, i);
+    snprintf(path, sizeof path, "%s/trained-%d", world_folder, i);
     FILE *file = rank == 0 ? fopen(path, "w") : NULL;
     EXPECT(rank != 0 || (file && fclose(file) == 0), "%s", path);
     while (!trains && access(path, F_OK) != 0)
@@ -539,24 +533,18 @@ static void await(int rank, bool trains, int i)
 
 int main(int argc, char **argv)
 {
-    weft_comm *world, *part;
     if (argc > 1)
         num_steps = atoi(argv[1]);
     double reference[NUM_MODELS][MAX_STEPS], losses[MAX_STEPS];
     EXPECT(chdir(getenv("WEFT_SOURCE_DIR")) == 0, "no WEFT_SOURCE_DIR");
-    EXPECT_OK(weft_comm_create_world(&world));
-    int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 8, "run with 8 ranks");
-    if (rank == 0) {
-        snprintf(folder, sizeof folder, "/tmp/weft-mesh-XXXXXX");
-        EXPECT(mkdtemp(folder) != NULL, "%s", folder);
-    }
-    EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
+    weft_comm *world = world_begin(8);
+    const int rank = weft_comm_rank(world);
+    world_make_folder(world);
     write_cluster(rank);
     write_orders(rank);
     EXPECT_OK(weft_comm_barrier(world));
 
-    EXPECT_OK(weft_comm_split(world, rank == 0 ? 0 : -1, 0, "single", WEFT_PURPOSE_CONTROL, &part));
+    weft_comm *part = world_part(world, 1);
     static const mesh_case single = {0, 1, "tp=1,pp=1,dp=1,ep=1,etp=1", NULL};
     for (int m = 0; m < NUM_MODELS && part; m++)
         train(part, &models[m], &single, "", models[m].name, reference[m]);
@@ -567,8 +555,7 @@ int main(int argc, char **argv)
         const mesh_case *c = i < NUM_MESHES ? &meshes[i] : &kept[i - NUM_MESHES].mesh;
         char name[32];
         snprintf(name, sizeof name, "mesh-%d", i);
-        EXPECT_OK(weft_comm_split(world, rank < c->world ? 0 : -1, rank, "part",
-                                  WEFT_PURPOSE_CONTROL, &part));
+        part = world_part(world, c->world);
         if (part)
             train(part, &models[c->model], c, i < NUM_MESHES ? "" : kept[i - NUM_MESHES].train,
                   name, losses);
@@ -589,10 +576,5 @@ int main(int argc, char **argv)
                c->mesh, worst_loss, weights.count, weights.worst);
         fflush(stdout);
     }
-    if (rank == 0) {
-        expect_shell("rm -rf %s", folder);
-    }
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -10,6 +10,7 @@
 #include "launcher/models/half.h"
 #include "launcher/models/models.h"
 #include "launcher/planning/config.h"
+#include "launcher/planning/step.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "tests/expect.h"
 #include "tests/launcher/altered.h"
@@ -626,6 +627,28 @@ static void files_are_split_by_size(void)
     }
 }
 
+/* Many are rounded as each alone is, among them infinities and NaNs. */
+static void many_are_rounded_alike(void)
+{
+    enum { COUNT = 3 * 4096 + 5, ALL_FINITE = 4096 };
+    float *values = malloc(COUNT * sizeof *values);
+    uint16_t *out = malloc(COUNT * sizeof *out), one;
+    EXPECT(values && out, "no memory");
+    for (uint32_t i = 0; values && out && i < COUNT; i++) {
+        uint32_t bits = i * 2654435761u;
+        if (i < ALL_FINITE && (bits & 0x7f800000u) == 0x7f800000u)
+            bits ^= 0x00800000u;
+        memcpy(&values[i], &bits, sizeof bits);
+    }
+    weft_half_round(values, COUNT, WEFT_BF16, out);
+    for (size_t i = 0; i < COUNT; i++) {
+        weft_half_round(values + i, 1, WEFT_BF16, &one);
+        EXPECT(out[i] == one, "%zu: %04x, not %04x", i, out[i], one);
+    }
+    free(values);
+    free(out);
+}
+
 static void numbers_fit_their_dtype(void)
 {
     const float values[] = {1.0f, 65504.0f, 1e-7f, 3e38f, -0.0f, 0x1.006p0f, 0x1.01p0f, NAN};
@@ -686,10 +709,43 @@ static void a_model_of_no_family_is_refused(void)
     weft_arena_release(&arena);
 }
 
+/* --- model.family ---------------------------------------------------------------------------- */
+
+static size_t list_parameters(const weft_config *config, weft_model_function build,
+                              weft_arena *arena, weft_listed_parameter **out)
+{
+    const weft_moe_options moe = {.pipeline = {.num_partitions = 1}};
+    const weft_model_setup setup = weft_step_setup(config, &moe);
+    size_t count = 0;
+    *out = NULL;
+    EXPECT_OK(weft_model_list_parameters(&setup, build, arena, out, &count));
+    return count;
+}
+
+/* Its own function makes the layers and parameters that the keys alone describe. */
+static void check_family(const char *path, weft_config *config, weft_arena *arena)
+{
+    int other = 0;
+    weft_listed_parameter *own, *described;
+    const weft_model_function build = weft_config_build(config);
+    EXPECT(config->model.family && build && build != weft_model_build_gpt, "%s", path);
+    if (!build)
+        return;
+    EXPECT_OK(weft_model_find_other(&config->model, NULL, build, &other));
+    EXPECT(other == -1, "%s: another layer %d", path, other);
+    const size_t count = list_parameters(config, build, arena, &own);
+    EXPECT(count == list_parameters(config, weft_model_build_gpt, arena, &described) && count > 5,
+           "%s: %zu parameters", path, count);
+    for (size_t i = 0; i < count; i++)
+        EXPECT(memcmp(&own[i], &described[i], sizeof *own) == 0, "%s: %s is not %s", path,
+               own[i].name, described[i].name);
+}
+
 /* Also where a config says by other means what config.json says. */
 static void examples_are_of_their_families(void)
 {
     static const char *const examples[][2] = {{"llama-1b", "Llama"},
+                                              {"gpt2-124m", "GPT-2"},
                                               {"mixtral-8x7b", "Mixtral"},
                                               {"olmo3-7b", "OLMo-3"},
                                               {"gemma3-27b", "Gemma 3"},
@@ -715,10 +771,70 @@ static void examples_are_of_their_families(void)
         EXPECT_OK(weft_config_load(&source, &arena, &config));
         EXPECT_OK(weft_family_find(&config, "step-1", &arena, &family));
         EXPECT(strcmp(family->name, examples[i][1]) == 0, "%s: %s", examples[i][0], family->name);
+        check_family(source.file, &config, &arena);
         config.model.softmax_scale = 0; /* as of a config that does not say it */
         EXPECT_OK(weft_family_find(&config, "step-1", &arena, &family));
         weft_arena_release(&arena);
     }
+}
+
+static void families_make_what_keys_describe(void)
+{
+    static const char *const models[] = {
+        "gpt2",        "llama3",     "mistral", "smollm3",   "qwen2",   "qwen3",
+        "qwen3_moe",   "mixtral",    "olmo2",   "olmo3",     "gemma2",  "gemma3",
+        "deepseek_v3", "minimax_m2", "gpt_oss", "moonlight", "glm4_moe"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        weft_arena arena = {0};
+        weft_config config;
+        weft_config_json json;
+        char path[600];
+        snprintf(path, sizeof path, "%s/tests/oracle/models/%s/config.json",
+                 getenv("WEFT_SOURCE_DIR"), models[i]);
+        EXPECT_OK(weft_config_json_read(path, NULL, &arena, &json));
+        EXPECT_OK(weft_config_json_load(&json, &arena, &config));
+        check_family(path, &config, &arena);
+        weft_arena_release(&arena);
+    }
+}
+
+static weft_status load_model(const char *keys, weft_arena *arena, weft_config *out)
+{
+    weft_config_source source = {.file = "c.json", .no_data = true};
+    WEFT_TRY(weft_arena_printf(arena, &source.text, "{\"model\": {%s}}", keys));
+    return weft_config_load(&source, arena, out);
+}
+
+static void families_fill_and_bind_a_config(void)
+{
+    static const struct {
+        const char *keys, *part;
+    } wrong[] = {
+        {"\"family\": \"qwen4\"",
+         "c.json:1:12: model.family: no family qwen4 is known; did you mean qwen2?"},
+        {"\"family\": \"qwen3\", \"swiglu\": false",
+         "c.json:1:31: model.swiglu: false, and every model of model.family qwen3 has true"},
+        {"\"family\": \"olmo2\", \"norm_placement\": \"before\"",
+         "model.norm_placement: \"before\", and every model of model.family olmo2 has \"after\""},
+        {"\"family\": \"qwen3\", \"num_experts\": 8",
+         "model.family: qwen3 has another layer 1 than the other keys of section model describe"},
+        {"\"family\": \"mixtral\", \"num_experts\": 8, \"moe_layer_freq\": 2",
+         "model.family: mixtral has another layer 2 than"},
+        {"\"family\": \"qwen3\", \"mtp_num_layers\": 1",
+         "model.family: qwen3 has another layer 13 than"},
+        {"\"family\": \"llama\", \"no_rope_freq\": 4",
+         "model.family: llama has another layer 4 than"},
+    };
+    weft_arena arena = {0};
+    weft_config config;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        EXPECT_ERROR(load_model(wrong[i].keys, &arena, &config), WEFT_CONFIG, wrong[i].part);
+    EXPECT_OK(load_model("\"family\": \"qwen3\", \"qk_layernorm\": true", &arena, &config));
+    EXPECT(config.model.swiglu && config.model.qk_layernorm && config.model.disable_bias_linear &&
+               config.model.position_embedding_type == WEFT_POSITION_ROPE &&
+               config.model.normalization == WEFT_RMSNORM,
+           "what Qwen3 always has is not filled in");
+    weft_arena_release(&arena);
 }
 
 /* Found while tensors are written: nothing of them stays. */
@@ -775,8 +891,11 @@ int main(void)
     indices_agree_with_files();
     files_are_split_by_size();
     numbers_fit_their_dtype();
+    many_are_rounded_alike();
     a_model_of_no_family_is_refused();
     examples_are_of_their_families();
+    families_make_what_keys_describe();
+    families_fill_and_bind_a_config();
     a_damaged_checkpoint_is_refused();
     a_config_that_is_not_the_models_is_refused();
     return child_finish(folder);

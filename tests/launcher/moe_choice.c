@@ -2,12 +2,11 @@
  * the first steps, or nothing where no tokens travel. Runs with 2 ranks. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
+#include <string.h>
 
 #include "core/log.h"
 #include "launcher/training/trainer.h"
-#include "tests/expect.h"
+#include "tests/world.h"
 
 /* Links so slow that computation is free beside them, or the other way round. */
 static weft_cluster cluster_of(double bytes_per_us, double flops_per_us)
@@ -87,10 +86,7 @@ static void check_model(weft_comm *world, const char *path, double bytes_per_us,
     snprintf(parallel, sizeof parallel,
              "\"moe_num_partitions\": 0, \"moe_memory_reuse\": \"auto\", \"cluster\": \"%s\"",
              path);
-    weft_status status = start(&t, world, &arena, "dp=2,binding=dp,ep=2", parallel);
-    EXPECT(status == WEFT_OK, "%s", weft_error_get()->text);
-    if (status != WEFT_OK)
-        weft_comm_abort(world, status);
+    world_must(world, start(&t, world, &arena, "dp=2,binding=dp,ep=2", parallel), path);
     weft_step_result result = run(&t, 3);
     weft_moe_pipeline chosen = result.moe.pipeline;
     EXPECT((chosen.num_partitions > 1) == many, "n %d", chosen.num_partitions);
@@ -344,32 +340,21 @@ static void check_nothing_travels(weft_comm *world)
 
 int main(void)
 {
-    weft_comm *world;
-    char path[64];
-    EXPECT_OK(weft_comm_create_world(&world));
+    char path[96], profiled_runs[80], peers[80], experts[80];
+    weft_comm *world = world_begin(2);
     weft_log_set_level(WEFT_LOG_WARN);
-    long long pid = getpid();
-    EXPECT_OK(weft_comm_broadcast_host(world, &pid, sizeof pid, 0));
-    snprintf(path, sizeof path, "/tmp/weft-cluster-%lld.json", pid);
+    world_make_folder(world);
+    snprintf(path, sizeof path, "%s/cluster.json", world_folder);
+    snprintf(profiled_runs, sizeof profiled_runs, "%s/profiled", world_folder);
+    snprintf(peers, sizeof peers, "%s/peers", world_folder);
+    snprintf(experts, sizeof experts, "%s/experts", world_folder);
     check_model(world, path, 1, 128, true);    /* both worth hiding */
     check_model(world, path, 1e6, 1e9, false); /* only latencies */
-    char folder[64], command[96];
-    snprintf(folder, sizeof folder, "/tmp/weft-profiled-%lld", pid);
-    check_profile(world, folder);
-    char peers[80];
-    snprintf(peers, sizeof peers, "%s/peers", folder);
+    check_profile(world, profiled_runs);
     check_peers(world, path, peers);
-    snprintf(peers, sizeof peers, "%s/experts", folder);
-    check_experts(world, path, peers);
+    check_experts(world, path, experts);
     check_nothing_travels(world);
     if (weft_comm_rank(world) == 0)
         check_chunks(path);
-    if (weft_comm_rank(world) == 0)
-        unlink(path);
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    if (weft_comm_rank(world) == 0)
-        EXPECT(system(command) == 0, "%s", command);
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

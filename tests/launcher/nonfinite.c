@@ -48,8 +48,7 @@ static weft_status spoil_loss(const void *raw)
     return WEFT_OK;
 }
 
-static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
-                                  weft_tensor *y)
+weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x, weft_tensor *y)
 {
     poison *p = (poison *)layer;
     if (weft_pass_training(pass) && weft_pass_overwrite(pass))
@@ -65,8 +64,8 @@ static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft
                           weft_tensor_count(x) * weft_dtype_bytes(x->dtype));
 }
 
-static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                   weft_tensor *dx)
+weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                            weft_tensor *dx)
 {
     poison *p = (poison *)layer;
     bool bad = asked_for("gradient") && is_bad(p);
@@ -75,24 +74,6 @@ static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const wef
         WEFT_TRY(submit_fill(pass, p->bias->weight.data, p->hidden, NAN));
     return weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data,
                           weft_tensor_count(dy) * weft_dtype_bytes(dy->dtype));
-}
-
-static void poison_destroy(weft_layer *layer)
-{
-    free(layer);
-}
-
-static const weft_layer_ops poison_ops = {.struct_bytes = sizeof poison_ops,
-                                          .kind = "poison",
-                                          .describe = poison_describe,
-                                          .init = poison_init,
-                                          .forward = poison_forward,
-                                          .backward = poison_backward,
-                                          .destroy = poison_destroy};
-
-static weft_status build(weft_model *model, const weft_model_options *options)
-{
-    return poison_build(model, options, &poison_ops);
 }
 
 /* The ranks say one line, with `part`. */
@@ -111,7 +92,6 @@ static void check_lines(const char *mesh, const child *c, const char *part)
 static void check(const char *run, const char *mesh, const char *poisoned, const char *eval,
                   int exit_code, const char *part, const char *latest)
 {
-    char path[64];
     child c;
     child_run(&c, WORDS("train", "c.json", "--out", run, "--mesh", mesh, "--set", eval),
               WORDS(poisoned));
@@ -119,8 +99,7 @@ static void check(const char *run, const char *mesh, const char *poisoned, const
     if (part)
         check_lines(mesh, &c, part);
     child_release(&c);
-    snprintf(path, sizeof path, "%s/checkpoints/latest", run);
-    char *text = child_read(path);
+    char *text = child_read_in(run, "checkpoints/latest");
     EXPECT(text && strcmp(text, latest) == 0, "%s: latest is %s", mesh, text);
     free(text);
 }
@@ -146,7 +125,8 @@ static void check_untouched(const char *poisoned, const char *part)
     weft_trainer t;
     weft_step_result result;
     weft_comm *self;
-    const weft_application application = {.struct_bytes = sizeof application, .build = build};
+    const weft_application application = {.struct_bytes = sizeof application,
+                                          .build = poison_build};
     weft_config_source source = {.file = poisoned, .text = config, .application = &application};
     setenv("POISON", poisoned, 1);
     EXPECT_OK(weft_comm_create_self(&self));
@@ -174,7 +154,7 @@ int main(int argc, char **argv)
 {
     char folder[32];
     if (argc > 1)
-        return weft_main(argc, argv, build);
+        return weft_main(argc, argv, poison_build);
     child_program = "/proc/self/exe";
     EXPECT(child_folder_enter(folder), "no folder");
     EXPECT(child_write("c.json", config), "c.json");

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
+#include "tests/world.h"
 
 enum { STEPS = 4, BATCH = 4 };
 
@@ -145,24 +145,19 @@ static void check_refusals(void)
 
 int main(void)
 {
-    weft_comm *world, *part;
     weft_step_result alone[STEPS], result[STEPS];
-    EXPECT_OK(weft_comm_create_world(&world));
-    const int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    weft_comm *world = world_begin(4);
     check_refusals();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (const run *r = &cases[i].alone; r->world > 0;
              r = r == &cases[i].alone ? cases[i].runs : r + 1) {
-            EXPECT_OK(weft_comm_split(world, rank < r->world ? 0 : -1, rank, "part",
-                                      WEFT_PURPOSE_CONTROL, &part));
+            weft_comm *part = world_part(world, r->world);
             const bool is_alone = r == &cases[i].alone;
             if (part)
                 train(part, i, r, is_alone ? alone : result);
-            if (rank == 0 && !is_alone)
+            if (weft_comm_rank(world) == 0 && !is_alone)
                 compare(i, r, result, alone);
             weft_comm_destroy(part);
         }
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

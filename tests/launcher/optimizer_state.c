@@ -6,27 +6,21 @@
  *
  * Runs under mpirun with 4 ranks. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
 #include "tests/launcher/weights.h"
+#include "tests/world.h"
 
 enum { NUM_STEPS = 4, MAX_SET = 4, NUM_RUNS = 5 };
 
-#define SIZES(layers)                                                                              \
-    "{\"num_layers\": " #layers ", \"hidden_size\": 16, \"ffn_hidden_size\": 24, "                 \
-    "\"num_attention_heads\": 4, \"seq_length\": 8, \"vocab_size\": 37, \"init_method_std\": 0.1"
-#define GPT2(layers) SIZES(layers) ", \"hidden_dropout\": 0.1}"
+#define GPT2(layers) MESH_SIZES(layers) ", \"hidden_dropout\": 0.1}"
 #define UNTIED(layers)                                                                             \
-    SIZES(layers) ", \"untie_embeddings_and_output_weights\": true, \"swiglu\": true}"
+    MESH_SIZES(layers) ", \"untie_embeddings_and_output_weights\": true, \"swiglu\": true}"
 #define MOE(layers)                                                                                \
-    SIZES(layers) ", \"num_experts\": 8, \"moe_router_topk\": 2, \"moe_aux_loss_coeff\": 0.02}"
-#define BF16 ", \"precision\": \"bf16\""
+    MESH_SIZES(layers)                                                                             \
+    ", \"num_experts\": 8, \"moe_router_topk\": 2, \"moe_aux_loss_coeff\": "                       \
+    "0.02}"
 #define WHOLE ", \"split_master\": false"
-#define UNCLIPPED ", \"clip_grad\": 0"
 #define FROZEN ", \"parameter_rules\": [\"embedding.* frozen\", \"*layernorm* frozen\"]"
 
 typedef struct state_case {
@@ -64,8 +58,6 @@ static const state_case cases[] = {
     {4, 4, MOE(3), "tp=2,dp=2,ep=2,etp=2,binding=dp", "", {NULL}},
 };
 
-static char folder[64];
-
 /* One of a case's runs: where the state is, from which other's checkpoint, if any, and how long. */
 typedef struct run {
     const char *what;
@@ -83,11 +75,11 @@ static const run runs[NUM_RUNS] = {
 
 static void train(weft_comm *part, const state_case *c, int i, int r, weft_step_result *results)
 {
-    char name[32], saved[128], from[160];
-    int count = 0;
-    snprintf(name, sizeof name, "case %d", i);
-    snprintf(saved, sizeof saved, "%s/%d-%d", folder, i, r);
-    snprintf(from, sizeof from, "%s/%d-%d/step-%d", folder, i, runs[r].from, NUM_STEPS);
+    const char *const state[] = {"train.lr_decay_style=constant",
+                                 runs[r].on_host ? "offload.optimizer_state=host" : NULL};
+    char name[32], from[32];
+    snprintf(name, sizeof name, "%d-%d", i, r);
+    snprintf(from, sizeof from, "%d-%d", i, runs[r].from);
     mesh_training what = {.name = name,
                           .model = c->model,
                           .mesh = c->mesh,
@@ -95,70 +87,47 @@ static void train(weft_comm *part, const state_case *c, int i, int r, weft_step_
                           .batch = c->batch,
                           .steps = runs[r].steps,
                           .from = runs[r].from < 0 ? NULL : from,
-                          .checkpoint = saved};
-    what.set[count++] = "train.lr_decay_style=constant";
-    if (runs[r].on_host)
-        what.set[count++] = "offload.optimizer_state=host";
-    for (int k = 0; k < MAX_SET && c->set[k]; k++)
-        what.set[count++] = c->set[k];
+                          .from_step = NUM_STEPS,
+                          .saves = true};
+    mesh_set(&what, state, 2);
+    mesh_set(&what, c->set, MAX_SET);
     mesh_run(part, &what, results);
 }
 
-static void compare(const state_case *c, int i, int r, const weft_step_result *got,
-                    const weft_step_result *wanted)
+static void compare_saved(weft_comm *part, int i, int a, int b, int step)
 {
-    for (int s = 0; s < NUM_STEPS; s++)
-        EXPECT(got[s].loss == wanted[s].loss && got[s].grad_norm == wanted[s].grad_norm,
-               "case %d, %s%s, %s: step %d: loss %.17g, not %.17g; gradient norm %.17g, not %.17g",
-               i, c->mesh, c->train, runs[r].what, s + 1, got[s].loss, wanted[s].loss,
-               got[s].grad_norm, wanted[s].grad_norm);
-}
-
-static void compare_saved(weft_comm *part, int i, int a, int step_a, int b, int step_b)
-{
-    char paths[2][160];
-    if (weft_comm_rank(part) > 0)
-        return;
-    snprintf(paths[0], sizeof paths[0], "%s/%d-%d/step-%d", folder, i, a, step_a);
-    snprintf(paths[1], sizeof paths[1], "%s/%d-%d/step-%d", folder, i, b, step_b);
-    const weights_difference d = weights_compare(paths[0], paths[1], "");
-    EXPECT(d.count > 0 && d.num_unequal == 0,
-           "case %d: %d of %d datasets differ %s from %s, %s most (%g)", i, d.num_unequal, d.count,
-           runs[a].what, runs[b].what, d.where, d.worst);
+    char names[2][32];
+    snprintf(names[0], sizeof names[0], "%d-%d", i, a);
+    snprintf(names[1], sizeof names[1], "%d-%d", i, b);
+    if (weft_comm_rank(part) == 0)
+        weights_expect(names[0], names[1], step, "", 0);
 }
 
 static void check(weft_comm *part, const state_case *c, int i)
 {
+    static const char what[] = "case %d, %s%s, %s";
     weft_step_result results[NUM_RUNS][2 * NUM_STEPS];
     for (int r = 0; r < NUM_RUNS; r++)
         train(part, c, i, r, results[r]);
-    compare(c, i, 1, results[1], results[0]);
-    compare_saved(part, i, 1, NUM_STEPS, 0, NUM_STEPS);
-    compare(c, i, 2, results[2], results[3]);
-    compare_saved(part, i, 2, 2 * NUM_STEPS, 3, 2 * NUM_STEPS);
-    compare(c, i, 4, results[4], results[1]);
-    compare(c, i, 4, results[4] + NUM_STEPS, results[2]);
-    compare_saved(part, i, 4, 2 * NUM_STEPS, 2, 2 * NUM_STEPS);
+    mesh_compare(results[1], results[0], NUM_STEPS, 0, what, i, c->mesh, c->train, runs[1].what);
+    compare_saved(part, i, 1, 0, NUM_STEPS);
+    mesh_compare(results[2], results[3], NUM_STEPS, 0, what, i, c->mesh, c->train, runs[2].what);
+    compare_saved(part, i, 2, 3, 2 * NUM_STEPS);
+    mesh_compare(results[4], results[1], NUM_STEPS, 0, what, i, c->mesh, c->train, runs[4].what);
+    mesh_compare(results[4] + NUM_STEPS, results[2], NUM_STEPS, 0, what, i, c->mesh, c->train,
+                 runs[4].what);
+    compare_saved(part, i, 4, 2, 2 * NUM_STEPS);
 }
 
 int main(void)
 {
-    weft_comm *world, *part;
-    EXPECT_OK(weft_comm_create_world(&world));
-    const int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
-    snprintf(folder, sizeof folder, "/tmp/weft-state-%d", (int)getppid());
+    weft_comm *world = world_begin(4);
+    world_make_folder(world);
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
-        EXPECT_OK(weft_comm_split(world, rank < cases[i].world ? 0 : -1, rank, "part",
-                                  WEFT_PURPOSE_CONTROL, &part));
+        weft_comm *part = world_part(world, cases[i].world);
         if (part)
             check(part, &cases[i], i);
         weft_comm_destroy(part);
     }
-    EXPECT_OK(weft_comm_barrier(world));
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    EXPECT(rank > 0 || system(command) == 0, "%s", command);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

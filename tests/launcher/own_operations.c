@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 #include "launcher/measuring/own.h"
 #include "tests/expect.h"
+#include "tests/layers/stub.h"
 
 typedef struct odd { /* y = gelu(x W^T) + x with W [H, H], and rows of y in a turned order */
     weft_layer base;
@@ -87,12 +88,6 @@ static void told_describe(const weft_layer *layer, const weft_shape *shape, weft
                      2 * shape->hidden);
 }
 
-static weft_status told_init(weft_layer *layer, weft_build *build)
-{
-    (void)layer, (void)build;
-    return WEFT_OK;
-}
-
 static weft_status told_pass(weft_layer *layer, weft_pass *pass, const weft_tensor *from,
                              weft_tensor *to)
 {
@@ -109,17 +104,14 @@ static const weft_layer_ops odd_ops = {.struct_bytes = sizeof odd_ops,
 static const weft_layer_ops told_ops = {.struct_bytes = sizeof told_ops,
                                         .kind = "told",
                                         .describe = told_describe,
-                                        .init = told_init,
+                                        .init = stub_init,
                                         .forward = told_pass,
                                         .backward = told_pass,
                                         .destroy = odd_destroy};
 
 static weft_layer *create(const weft_layer_ops *ops)
 {
-    odd *o = calloc(1, sizeof *o);
-    if (o)
-        o->base.ops = ops;
-    return o ? &o->base : NULL;
+    return stub_create(ops, sizeof(odd));
 }
 
 static weft_status build(weft_model *model, const weft_model_options *options)

@@ -6,16 +6,11 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
+#include "tests/world.h"
 
 enum { SEQ = 16, SAMPLES = 4, EOD = 40 };
-
-static char folder[64];
 
 #define MODEL                                                                                      \
     "{\"num_layers\": 4, \"hidden_size\": 16, \"num_attention_heads\": 4, \"seq_length\": 16, "    \
@@ -32,7 +27,7 @@ static void write_dataset(const char *name, bool has_mask)
         tokens[i] = i / SEQ == 2 || (i * i) % 23 == 2 ? EOD : i * 7 % EOD;
         bears[i] = i == 0 || tokens[i - 1] != EOD;
     }
-    snprintf(prefix, sizeof prefix, "%s/%s", folder, name);
+    snprintf(prefix, sizeof prefix, "%s/%s", world_folder, name);
     EXPECT_OK(weft_dataset_writer_create(prefix, EOD + 1, &writer));
     if (has_mask)
         EXPECT_OK(weft_dataset_writer_mask(writer));
@@ -53,24 +48,18 @@ typedef struct run_case {
 /* The first `ranks` ranks of the world train; results on each of them. */
 static void train(weft_comm *world, const run_case *c, weft_step_result *out)
 {
-    static const char *const documents[] = {
-        "data.mock_data=false",           "data.split=1,0,0",        "data.reset_position_ids=true",
-        "data.reset_attention_mask=true", "data.eod_mask_loss=true", "data.eod_token=40"};
     char path[96];
-    weft_comm *part;
-    const int rank = weft_comm_rank(world);
     mesh_training what = {.name = "packed",
                           .model = MODEL,
                           .mesh = c->mesh,
                           .batch = c->batch,
                           .steps = c->steps,
-                          .set = {path}};
-    snprintf(path, sizeof path, "data.data_path=%s/data", folder);
-    memcpy(what.set + 1, documents, sizeof documents);
-    memcpy(what.set + 7, c->set, sizeof c->set);
-    EXPECT_OK(weft_comm_split(world, rank < c->ranks ? 0 : -1, rank, "part", WEFT_PURPOSE_CONTROL,
-                              &part));
-    if (rank < c->ranks)
+                          .set = {path, "data.mock_data=false", "data.split=1,0,0"}};
+    snprintf(path, sizeof path, "data.data_path=%s/data", world_folder);
+    mesh_set_documents(&what, EOD);
+    mesh_set(&what, c->set, 4);
+    weft_comm *part = world_part(world, c->ranks);
+    if (part)
         mesh_run(part, &what, out);
     weft_comm_destroy(part);
 }
@@ -173,7 +162,7 @@ static void check_masks(weft_comm *world)
         {"tp=2,sp=1,pp=2", SAMPLES, 1, 4, {by_token_key}},
         {"cp=2,pp=2", SAMPLES, 1, 4, {by_token_key, by_documents}},
     };
-    snprintf(path, sizeof path, "data.data_path=%s/masked", folder);
+    snprintf(path, sizeof path, "data.data_path=%s/masked", world_folder);
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
         run_case masked = meshes[i];
         int at = 0;
@@ -194,22 +183,15 @@ static void check_masks(weft_comm *world)
 
 int main(void)
 {
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
+    weft_comm *world = world_begin(0);
+    world_make_folder(world);
     if (weft_comm_rank(world) == 0) {
-        snprintf(folder, sizeof folder, "/tmp/weft-packed-XXXXXX");
-        EXPECT(mkdtemp(folder) != NULL, "%s", folder);
         write_dataset("data", false);
         write_dataset("masked", true);
     }
-    EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
+    EXPECT_OK(weft_comm_barrier(world));
     check_losses(world);
     check_bits(world);
     check_masks(world);
-    EXPECT_OK(weft_comm_barrier(world));
-    if (weft_comm_rank(world) == 0) {
-        expect_shell("rm -rf %s", folder);
-    }
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

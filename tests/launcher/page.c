@@ -229,18 +229,11 @@ static void check_search(void)
 
 static void check_refusals(void)
 {
-    child c;
-    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--mesh", "tp=8,pp=2",
-              "--html", "none/page.html");
-    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "none/page.html") && !*c.out,
-           "exit %d: \"%s\", and the plan: \"%s\"", c.exit_code, c.err, c.out);
-    child_release(&c);
+    CHILD_REFUSED(6, "none/page.html", "plan", "dense.json", "--cluster", "cluster.json", "--mesh",
+                  "tp=8,pp=2", "--html", "none/page.html");
     /* Before a search, not behind it. */
-    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--search", "--emit",
-              "none/best.json");
-    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "none/best.json") && !*c.out,
-           "exit %d: \"%s\", and plans: \"%s\"", c.exit_code, c.err, c.out);
-    child_release(&c);
+    CHILD_REFUSED(6, "none/best.json", "plan", "dense.json", "--cluster", "cluster.json",
+                  "--search", "--emit", "none/best.json");
 }
 
 /* --- of tables ------------------------------------------------------------------------------- */

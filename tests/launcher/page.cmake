@@ -1,5 +1,4 @@
 weft_add_test(NAME page TIER release SOURCES launcher/page.c launcher/child.c LABELS launcher)
-add_dependencies(test_page weft_binary)
 add_test(NAME page_browser COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/page.sh
   $<TARGET_FILE:weft_binary> $<TARGET_FILE:test_page> ${CMAKE_SOURCE_DIR}/examples/clusters/h100.json
   WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

@@ -5,7 +5,7 @@
 #include "tests/launcher/same_bits.h"
 
 #define UNTIED                                                                                     \
-    SAME_SIZES(4)                                                                                  \
+    MESH_SIZES(4)                                                                                  \
     SAME_DROPOUT ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.02, \"moe_router_topk\": 2, "    \
                  "\"moe_layer_freq\": [0, 1, 1, 1], \"moe_shared_expert_intermediate_size\": 16, " \
                  "\"untie_embeddings_and_output_weights\": true}"
@@ -22,7 +22,10 @@ static const same_case cases[] = {
     {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL, SELECTIVE("\"moe\""), ""},
     {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv", NULL, "", ""},
     {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv,zero=2", NULL, BF16, ""},
+    /* sharded gradients are reduced behind what layers leave, if they are beside backwards */
     {4, UNTIED, "dp=4,binding=dp,ep=2,zero=3", NULL, "", ""},
+    {2, TIED, "dp=2,binding=dp,ep=2,zero=3", NULL, BF16, ""},
+    {2, UNTIED, "dp=2,binding=dp,ep=2,zero=2", ", \"overlap_grad_reduce\": false", "", ""},
     /* partitions, and memory that they reuse */
     {2, UNTIED, "dp=2,binding=dp,ep=2", PARTS(3, none), "", ""},
     {4, UNTIED, "dp=4,binding=dp,ep=4", PARTS(4, s1), "", ""},

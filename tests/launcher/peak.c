@@ -98,12 +98,8 @@ static double check_shares(const char *metrics)
 /* A claim below what steps do is corrected by them. */
 static void check_given(void)
 {
-    child c;
-    CHILD_RUN(&c, "train", "c.json", "--out", "given", "--set", "device.peak_flops=1e6");
-    EXPECT(c.exit_code == 0 && c.out && strstr(c.out, "; peak: 0.001 GFLOP/s, given\n"),
-           "exit %d: %s%s", c.exit_code, c.out, c.err);
-    EXPECT(c.out && strstr(c.out, "\nmodel FLOPs: "), "no formula:\n%s", c.out);
-    child_release(&c);
+    child_says(WORDS("train", "c.json", "--out", "given", "--set", "device.peak_flops=1e6"), 0,
+               WORDS("; peak: 0.001 GFLOP/s, given\n", "\nmodel FLOPs: "), NULL);
     char *text = child_read("given/metrics.jsonl");
     EXPECT(check_shares(text) == 1, "no step was the best");
     EXPECT(text && strstr(text, "\"peak_flops_from\": \"achieved\""), "%.1000s", text);
@@ -113,12 +109,9 @@ static void check_given(void)
 /* The peak of an emulated accelerator is its pace. It gives the losses of the machine itself. */
 static void check_paced(void)
 {
-    child c;
-    CHILD_RUN(&c, "train", "c.json", "--out", "paced", "--set", "device.pace=5e9", "--set",
-              "device.pace_work=all");
-    EXPECT(c.exit_code == 0 && c.out && strstr(c.out, "; peak: 5 GFLOP/s, given\n"),
-           "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
+    child_says(WORDS("train", "c.json", "--out", "paced", "--set", "device.pace=5e9", "--set",
+                     "device.pace_work=all"),
+               0, WORDS("; peak: 5 GFLOP/s, given\n"), NULL);
     char *paced = child_read("paced/metrics.jsonl"), *plain = child_read("given/metrics.jsonl");
     const char *a = paced, *b = plain;
     check_shares(paced);

@@ -402,13 +402,9 @@ static void check_pace(void)
 /* A trace that cannot be written costs nobody the plan. */
 static void check_full(void)
 {
-    child c;
-    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--mesh", "tp=8", "--trace",
-              "/dev/full");
-    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "/dev/full") &&
-               strstr(c.out, "8 devices on DGX H100"),
-           "exit %d: \"%s\", and the plan: \"%s\"", c.exit_code, c.err, c.out);
-    child_release(&c);
+    child_says(WORDS("plan", "dense.json", "--cluster", "cluster.json", "--mesh", "tp=8", "--trace",
+                     "/dev/full"),
+               6, WORDS("8 devices on DGX H100"), WORDS("/dev/full"));
 }
 
 static void check_refusals(void)
@@ -459,12 +455,9 @@ static const char routed[] =
 /* A forced load of experts on a model that has none. */
 static void check_no_effect(void)
 {
-    child c;
-    CHILD_RUN(&c, "plan", "tiny.json", "--cluster", "cluster.json", "--set",
-              "moe_router_forced_load=2");
-    EXPECT(c.exit_code == 0 && strstr(c.err, "no effect of model.moe_router_forced_load"),
-           "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    child_says(WORDS("plan", "tiny.json", "--cluster", "cluster.json", "--set",
+                     "moe_router_forced_load=2"),
+               0, NULL, WORDS("no effect of model.moe_router_forced_load"));
 }
 
 /* The choice of partitions is the given cluster's, whatever the config names. */
@@ -530,8 +523,8 @@ static void check_memory_limit(void)
 /* Forwards and backwards of each rank in their order, as one text; the caller's. */
 static char *order_of(const char *path)
 {
-    char *text = child_read(path), *out = calloc(1, 1 << 16);
-    cJSON *json = cJSON_Parse(text ? text : "");
+    char *out = calloc(1, 1 << 16);
+    cJSON *json = child_read_json(path);
     size_t used = 0;
     for (int rank = 0; rank < 4; rank++)
         for (const cJSON *e = json ? cJSON_GetObjectItem(json, "traceEvents")->child : NULL; e;
@@ -546,7 +539,6 @@ static char *order_of(const char *path)
         }
     EXPECT(used > 1000, "%s: %zu bytes of an order", path, used);
     cJSON_Delete(json);
-    free(text);
     return out;
 }
 
@@ -658,21 +650,17 @@ static void check_fp16(void)
 static void check_left_out(void)
 {
     char path[1024], config[1024];
-    child c;
     snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
     snprintf(config, sizeof config,
              "{\"parallel\": {\"data_parallel_size\": 2, \"expert_model_parallel_size\": 2}, %s",
              routed + 1);
     EXPECT(child_write("spread.json", config), "cannot write spread.json");
-    CHILD_RUN(&c, "plan", "spread.json", "--cluster", path, "--mesh", "tp=2,dp=2");
-    EXPECT(c.exit_code == 0 && strstr(c.out, "--mesh has no ep: the config's "
-                                             "expert_model_parallel_size of 2 does not count"),
-           "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
-    CHILD_RUN(&c, "plan", "tiny.json", "--cluster", path, "--mesh", "tp=2", "--tokens", "2T");
-    EXPECT(c.exit_code == 0 && strstr(c.out, "no dp is given, so 1 is planned: 1022 devices of"),
-           "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
+    child_says(
+        WORDS("plan", "spread.json", "--cluster", path, "--mesh", "tp=2,dp=2"), 0,
+        WORDS("--mesh has no ep: the config's expert_model_parallel_size of 2 does not count"),
+        NULL);
+    child_says(WORDS("plan", "tiny.json", "--cluster", path, "--mesh", "tp=2", "--tokens", "2T"), 0,
+               WORDS("no dp is given, so 1 is planned: 1022 devices of"), NULL);
     CHILD_REFUSED(2, "--tokens 2X: expected a number of 1 to 1e+18; suffixes: k or M", "plan",
                   "tiny.json", "--cluster", path, "--tokens", "2X");
     EXPECT(child_write("fp16.json", "{\"name\": \"new\", \"num_nodes\": 1, \"ranks_per_node\": 8, "

@@ -87,12 +87,9 @@ static void check_forms(const char *alone)
         EXPECT(number_of(json, "o2_chunks") >= 1 && number_of(json, "o3_chunks") >= 1, "chunks");
         cJSON_Delete(json);
     }
-    child c;
-    CHILD_RUN(&c, "plan", "all-to-all", "--bytes", "64MiB", "--tp", "8", "--ep", "2", "--cluster",
-              "cluster.json");
-    EXPECT(c.exit_code == 0 && strstr(c.out, "choice: ") && strstr(c.out, "  baseline  "),
-           "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
+    child_says(WORDS("plan", "all-to-all", "--bytes", "64MiB", "--tp", "8", "--ep", "2",
+                     "--cluster", "cluster.json"),
+               0, WORDS("choice: ", "  baseline  "), NULL);
 }
 
 static void refuse_exchange(const char *bytes, const char *tp, const char *ep, const char *cluster,
@@ -171,12 +168,9 @@ static void check_layer(const char *alone)
     /* 3 matrices of 4096 x 14336 and the router's 8 rows, 2 + 4 + 2 + 8 bytes each */
     EXPECT_NEAR(number_of(json, "parameter_bytes"), 16.0 * (3 * 4096.0 * 14336 + 8 * 4096.0), 1e6);
     cJSON_Delete(json);
-    child c;
-    CHILD_RUN(&c, "plan", "moe-layer", "--tokens", "8192", "--hidden", "4096", "--ffn", "14336",
-              "--experts", "8", "--topk", "2", "--ep", "8", "--cluster", "cluster.json");
-    EXPECT(c.exit_code == 0 && strstr(c.out, "choice: n ") && strstr(c.out, "\n  ->  "),
-           "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
+    child_says(WORDS("plan", "moe-layer", "--tokens", "8192", "--hidden", "4096", "--ffn", "14336",
+                     "--experts", "8", "--topk", "2", "--ep", "8", "--cluster", "cluster.json"),
+               0, WORDS("choice: n ", "\n  ->  "), NULL);
 }
 
 /* On a device that not all fit on, those that do not say why; the fastest of the others is chosen.

@@ -2,9 +2,7 @@
 #ifndef WEFT_TESTS_LAUNCHER_POISON_H
 #define WEFT_TESTS_LAUNCHER_POISON_H
 
-#include <stdlib.h>
-
-#include <weft/weft.h>
+#include "tests/layers/stub.h"
 
 /* y = x, with a parameter that nothing depends on but for its gradient. */
 typedef struct poison {
@@ -47,19 +45,30 @@ static inline weft_status fill(const void *raw)
     return WEFT_OK;
 }
 
+/* The test's own. */
+weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                           weft_tensor *y);
+weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                            weft_tensor *dx);
+
+static const weft_layer_ops poison_ops = {.struct_bytes = sizeof poison_ops,
+                                          .kind = "poison",
+                                          .describe = poison_describe,
+                                          .init = poison_init,
+                                          .forward = poison_forward,
+                                          .backward = poison_backward,
+                                          .destroy = stub_destroy};
+
 /* A dense model of one block, with the layer behind it. */
-static inline weft_status poison_build(weft_model *model, const weft_model_options *options,
-                                       const weft_layer_ops *ops)
+static inline weft_status poison_build(weft_model *model, const weft_model_options *options)
 {
     WEFT_TRY(weft_model_add_embedding(model, options));
     WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options),
                                   weft_mlp_create(options)));
-    poison *p = calloc(1, sizeof *p);
-    if (p) {
-        p->base.ops = ops;
-        p->hidden = (size_t)options->hidden_size;
-    }
-    WEFT_TRY(weft_model_add(model, p ? &p->base : NULL));
+    weft_layer *layer = stub_create(&poison_ops, sizeof(poison));
+    if (layer)
+        ((poison *)layer)->hidden = (size_t)options->hidden_size;
+    WEFT_TRY(weft_model_add(model, layer));
     return weft_model_add_head(model, options);
 }
 

@@ -17,7 +17,8 @@ uint32_t draw(uint32_t below)
 static void draw_cluster(problem *p)
 {
     static const int nodes[] = {1, 1, 2, 3}, each[] = {1, 2, 4};
-    static const double memory[] = {3e8, 5e8, 6e8, 8e8, 2e9}, links[] = {1e9, 1e10, 1e11};
+    static const double memory[] = {3e8, 5e8, 6e8, 8e8, 2e9}, links[] = {1e9, 1e10, 1e11},
+                        hosts[] = {1e10, 1e11, 1e11, 1e12}, buses[] = {2e9, 2e10};
     snprintf(
         p->cluster, sizeof p->cluster,
         "{\"num_nodes\": %d, \"ranks_per_node\": %d, "
@@ -26,20 +27,21 @@ static void draw_cluster(problem *p)
         "\"peak\": {\"fp32\": 2e13, \"bf16\": 3e14, \"fp16\": 3e14}}, "
         "\"inside\": {\"bandwidth\": %g, \"latency_us\": 2}, "
         "\"between\": {\"cards\": 1, \"bandwidth\": %g, \"latency_us\": 5}, "
-        "\"host\": {\"memory_bytes\": 1e11, \"memory_bandwidth\": 1e11, \"link_bandwidth\": 2e10}}",
-        PICK(nodes), PICK(each), PICK(memory), 1 + (int)draw(5), 10 * PICK(links), PICK(links));
+        "\"host\": {\"memory_bytes\": 1e11, \"memory_bandwidth\": %g, \"link_bandwidth\": %g}}",
+        PICK(nodes), PICK(each), PICK(memory), 1 + (int)draw(5), 10 * PICK(links), PICK(links),
+        PICK(hosts), PICK(buses));
 }
 
 static void draw_config(problem *p)
 {
-    static const int layers[] = {1, 2, 3, 4, 6}, hidden[] = {64, 128, 256}, heads[] = {2, 4},
+    static const int layers[] = {1, 2, 3, 4, 6, 8}, hidden[] = {64, 128, 256}, heads[] = {2, 4},
                      batches[] = {4, 6, 8, 12}, lengths[] = {32, 64, 256};
     static const int freqs[] = {1, 1, 2};
     static const char *const precisions[] = {"bf16", "bf16", "fp32"};
     char experts[96] = "";
     if (draw(2))
         snprintf(experts, sizeof experts, ", \"num_experts\": %d, \"moe_layer_freq\": %d",
-                 2 << draw(2), PICK(freqs));
+                 2 << draw(3), PICK(freqs));
     snprintf(p->config, sizeof p->config,
              "{\"model\": {\"num_layers\": %d, \"hidden_size\": %d, \"num_attention_heads\": %d, "
              "\"seq_length\": %d, \"vocab_size\": %d%s%s}, "
@@ -54,9 +56,12 @@ static void draw_config(problem *p)
 /* Experts beyond device memory, which pairs do not have. */
 static void draw_tier(problem *p)
 {
-    static const char *const tiers[] = {"offload.experts=host", "offload.experts=auto"},
+    static const char *const tiers[] = {"offload.experts=host", "offload.experts=host",
+                                        "offload.experts=auto", "offload.experts=file"},
                              *const kept[] = {"offload.kept=0", "offload.kept=0.5",
-                                              "offload.kept=-1"};
+                                              "offload.kept=-1"},
+                             *const orders[] = {"offload.order=demand", "offload.order=layer",
+                                                "offload.slots=3"};
     if (!strstr(p->config, "num_experts") || draw(2) > 0)
         return;
     for (size_t i = 0; i < p->num_set; i++)
@@ -64,6 +69,12 @@ static void draw_tier(problem *p)
             return;
     p->set[p->num_set++] = PICK(tiers);
     p->set[p->num_set++] = PICK(kept);
+    if (draw(4) == 0)
+        p->set[p->num_set++] = PICK(orders);
+    if (draw(4) == 0)
+        p->set[p->num_set++] = "offload.optimizer=after";
+    else if (draw(4) == 0) /* the host steps beside the backward */
+        p->set[p->num_set++] = "train.clip_grad=0";
 }
 
 static void draw_held(problem *p)

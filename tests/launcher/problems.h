@@ -11,7 +11,7 @@ uint32_t draw(uint32_t below);
 
 typedef struct problem {
     char config[2048], cluster[2048];
-    const char *set[20];
+    const char *set[24];
     size_t num_set;
 } problem;
 

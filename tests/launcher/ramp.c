@@ -3,12 +3,10 @@
  * that goes on elsewhere. Runs under mpirun with 4 ranks. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "launcher/planning/ramp.h"
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
+#include "tests/world.h"
 
 enum { STEPS = 9, BEFORE = 3, BATCH = 16 };
 
@@ -85,14 +83,11 @@ static void check_refusals(void)
                   "6 samples a step do not divide by micro_batch_size 1 x dp 4");
 }
 
-static void check_mesh(weft_comm *world, int which, const char *start,
-                       const weft_step_result *alone)
+static void check_mesh(weft_comm *world, int which, const weft_step_result *alone)
 {
     weft_step_result results[STEPS];
-    weft_comm *part;
-    const int rank = weft_comm_rank(world), first = meshes[which].goes_on ? BEFORE : 0;
-    EXPECT_OK(weft_comm_split(world, rank < meshes[which].world ? 0 : -1, rank, "part",
-                              WEFT_PURPOSE_CONTROL, &part));
+    const int first = meshes[which].goes_on ? BEFORE : 0;
+    weft_comm *part = world_part(world, meshes[which].world);
     if (!part)
         return;
     const mesh_training what = {.name = "ramp",
@@ -101,7 +96,8 @@ static void check_mesh(weft_comm *world, int which, const char *start,
                                 .train = RAMP,
                                 .batch = BATCH,
                                 .steps = STEPS - first,
-                                .from = meshes[which].goes_on ? start : NULL,
+                                .from = meshes[which].goes_on ? "alone" : NULL,
+                                .from_step = BEFORE,
                                 .set = {"train.lr_decay_iters=6"}};
     mesh_run(part, &what, results + first);
     for (int i = first; i < STEPS; i++) {
@@ -120,21 +116,15 @@ static void check_mesh(weft_comm *world, int which, const char *start,
 
 int main(void)
 {
-    weft_comm *world, *self;
     static const int64_t ramps[][4] = {
         {2, 2, 24, 8}, {4, 4, 40, 16}, {1, 3, 100, 10}, {8, 8, 7, 64}, {5, 5, 1000, 30}};
     weft_step_result alone[STEPS] = {{0}};
-    char folder[64] = "", start[200];
-    EXPECT_OK(weft_comm_create_world(&world));
+    weft_comm *world = world_begin(0), *self;
+    const int rank = weft_comm_rank(world);
     for (size_t i = 0; i < sizeof ramps / sizeof *ramps; i++)
         check_sizes(ramps[i], ramps[i][3]);
     check_refusals();
-    if (weft_comm_rank(world) == 0) {
-        snprintf(folder, sizeof folder, "/tmp/weft-ramp-XXXXXX");
-        EXPECT(mkdtemp(folder), "no folder");
-    }
-    EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
-    const int rank = weft_comm_rank(world);
+    world_make_folder(world);
     EXPECT_OK(weft_comm_split(world, rank, rank, "self", WEFT_PURPOSE_CONTROL, &self));
     mesh_training what = {.name = "alone",
                           .model = model,
@@ -149,19 +139,12 @@ int main(void)
     if (rank == 0) {
         weft_step_result some[BEFORE];
         what.steps = BEFORE;
-        what.checkpoint = folder;
+        what.saves = true;
         mesh_run(self, &what, some);
     }
     EXPECT_OK(weft_comm_barrier(world));
-    snprintf(start, sizeof start, "%s/step-%d", folder, BEFORE);
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++)
-        check_mesh(world, (int)i, start, alone);
-    EXPECT_OK(weft_comm_barrier(world));
-    char command[256];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    if (rank == 0)
-        EXPECT(system(command) == 0, "%s", command);
+        check_mesh(world, (int)i, alone);
     weft_comm_destroy(self);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -46,25 +46,6 @@ static void run_until_end(child *c, const char *run, const char *mesh, const cha
         EXPECT(child_wait(c, LIMIT_S), "%s: still there", run);
 }
 
-/* Of each line of metrics.jsonl what does not depend on time, malloc'd. */
-static char *bits_of(const char *run)
-{
-    char path[64];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    char *text = child_read(path), *to = text;
-    for (char *line = text; line && *line;) {
-        char *end = strchr(line, '\n'), *cut = strstr(line, ", \"tokens\"");
-        size_t length = cut ? (size_t)(cut - line) : strlen(line);
-        memmove(to, line, length);
-        to += length;
-        *to++ = '\n';
-        line = end ? end + 1 : line + strlen(line);
-    }
-    if (to)
-        *to = '\0';
-    return text;
-}
-
 static int count(const char *text, const char *part)
 {
     int found = 0;
@@ -86,11 +67,7 @@ static void compare_checkpoints(const char *a, const char *b)
 
 static void check_same(const char *a, const char *b)
 {
-    char *of_a = bits_of(a), *of_b = bits_of(b);
-    EXPECT(of_a && of_b && count(of_a, "\n") == STEPS && strcmp(of_a, of_b) == 0,
-           "%s\n%sis not %s\n%s", a, of_a, b, of_b);
-    free(of_a);
-    free(of_b);
+    child_expect_losses(b, a);
     compare_checkpoints(a, b);
 }
 
@@ -342,12 +319,8 @@ static void too_many(void)
 /* The fault's records are those that the next start has set aside. */
 static void inspect_fault(const char *run)
 {
-    child c;
-    CHILD_RUN(&c, "inspect", run, "--flight");
-    EXPECT(c.exit_code == 0 && strstr(c.out, "of the fault before the last start (") &&
-               strstr(c.out, "no whole record of rank 2\n"),
-           "exit %d: %s%s", c.exit_code, c.err, c.out);
-    child_release(&c);
+    child_says(WORDS("inspect", run, "--flight"), 0,
+               WORDS("of the fault before the last start (", "no whole record of rank 2\n"), NULL);
 }
 
 static void goes_on_four(void)

@@ -3,16 +3,11 @@
  * bound of mesh invariance) where another mesh loads the checkpoint. Dropout is on, so that its
  * streams have to go on where they were. bf16 masters are split in one half alone: their form
  * changes no bit. */
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "launcher/training/trainer.h"
-#include "tests/expect.h"
 #include "tests/launcher/weights.h"
+#include "tests/world.h"
 
 enum { STEPS = 6, HALF = 3 };
-
-static char folder[64];
 
 typedef struct run_case {
     const char *mesh;
@@ -22,14 +17,7 @@ typedef struct run_case {
     bool muon;
 } run_case;
 
-static void abort_on(weft_comm *world, weft_status status, const char *what)
-{
-    EXPECT(status == WEFT_OK, "%s: %s", what, weft_error_get()->text);
-    if (status != WEFT_OK)
-        weft_comm_abort(world, status);
-}
-
-/* Steps first + 1 .. last, from `start` where given, and a checkpoint in folder/name. */
+/* Steps first + 1 .. last, from `start` where given, and a checkpoint in world_folder/name. */
 static void train(weft_comm *world, const run_case *c, const char *start, int first, int last,
                   const char *name, weft_step_result *out)
 {
@@ -51,30 +39,18 @@ static void train(weft_comm *world, const run_case *c, const char *start, int fi
              "\"log\": {\"trace_step\": 0}}",
              STEPS, c->precision, c->split ? "true" : "false", c->muon ? "muon" : "adam");
     weft_config_source source = {.file = name, .text = text, .mesh = c->mesh};
-    abort_on(world, weft_config_load(&source, &arena, &config), name);
-    abort_on(world, weft_trainer_create(&trainer, &config, &source, world, &arena), name);
+    world_must(world, weft_config_load(&source, &arena, &config), name);
+    world_must(world, weft_trainer_create(&trainer, &config, &source, world, &arena), name);
     if (start)
-        snprintf(from, sizeof from, "%s/%s/step-%d", folder, start, first);
-    abort_on(world, weft_trainer_start(&trainer, start ? from : NULL), name);
+        snprintf(from, sizeof from, "%s/%s/step-%d", world_folder, start, first);
+    world_must(world, weft_trainer_start(&trainer, start ? from : NULL), name);
     EXPECT(trainer.step == first, "%s starts after step %d", name, (int)trainer.step);
     for (int i = first; i < last; i++)
-        abort_on(world, weft_trainer_step(&trainer, &out[i]), name);
-    snprintf(to, sizeof to, "%s/%s", folder, name);
-    abort_on(world, weft_trainer_save(&trainer, to), name);
+        world_must(world, weft_trainer_step(&trainer, &out[i]), name);
+    snprintf(to, sizeof to, "%s/%s", world_folder, name);
+    world_must(world, weft_trainer_save(&trainer, to), name);
     weft_trainer_release(&trainer);
     weft_arena_release(&arena);
-}
-
-static void compare_states(const char *a, const char *b, bool same_bits, double bound)
-{
-    char path[2][128];
-    snprintf(path[0], sizeof path[0], "%s/%s/step-%d", folder, a, STEPS);
-    snprintf(path[1], sizeof path[1], "%s/%s/step-%d", folder, b, STEPS);
-    weights_difference d = weights_compare(path[0], path[1], same_bits ? "" : "model/");
-    EXPECT(d.count > 20, "%s: %d datasets", a, d.count);
-    EXPECT(d.worst <= bound, "%s against %s: %s is off by %.3g", a, b, d.where, d.worst);
-    EXPECT(!same_bits || d.num_unequal == 0, "%s against %s: %d datasets differ, such as %s", a, b,
-           d.num_unequal, d.where);
 }
 
 /* Straight through, then in two halves. */
@@ -97,30 +73,27 @@ static void check_same_mesh(weft_comm *world, const run_case *c, int number)
                halves[i].loss, straight[i].loss);
     EXPECT(straight[STEPS - 1].loss != straight[HALF].loss, "the losses stand still");
     if (weft_comm_rank(world) == 0)
-        compare_states(name[2], name[0], true, 0);
+        weights_expect(name[2], name[0], STEPS, "", 0);
 }
 
 /* Half number `half` goes on where `c` says. */
 static void check_other_mesh(weft_comm *world, const run_case *c, int half,
                              const weft_step_result *straight)
 {
-    weft_comm *part;
     weft_step_result result[STEPS];
     char name[3][48];
     snprintf(name[0], sizeof name[0], "half-%d", half);
     snprintf(name[1], sizeof name[1], "%s-%d", c->mesh, half);
     snprintf(name[2], sizeof name[2], "straight-%d", half);
-    int rank = weft_comm_rank(world);
-    EXPECT_OK(weft_comm_split(world, rank < c->world ? 0 : -1, rank, "part", WEFT_PURPOSE_CONTROL,
-                              &part));
+    weft_comm *part = world_part(world, c->world);
     if (part) {
         train(part, c, name[0], HALF, STEPS, name[1], result);
         for (int i = HALF; i < STEPS; i++)
             EXPECT(fabs(result[i].loss / straight[i].loss - 1) <= 1e-5,
                    "on %s: step %d: loss %.9g against %.9g", c->mesh, i + 1, result[i].loss,
                    straight[i].loss);
-        if (rank == 0)
-            compare_states(name[1], name[2], false, 1e-5);
+        if (weft_comm_rank(part) == 0)
+            weights_expect(name[1], name[2], STEPS, "model/", 1e-5);
     }
     weft_comm_destroy(part);
 }
@@ -147,15 +120,8 @@ int main(void)
         {"pp=2,dp=2,zero=2", 4, "fp32", false, false},
         {"pp=4", 4, "fp32", false, false},
     };
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
-    int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
-    if (rank == 0) {
-        snprintf(folder, sizeof folder, "/tmp/weft-resume-XXXXXX");
-        EXPECT(mkdtemp(folder) != NULL, "%s", folder);
-    }
-    EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
+    weft_comm *world = world_begin(4);
+    world_make_folder(world);
     for (int i = 0; i < NUM_SAME; i++)
         check_same_mesh(world, &same[i], i);
     weft_step_result straight[STEPS];
@@ -171,10 +137,5 @@ int main(void)
         c.muon = true;
         check_other_mesh(world, &c, muon, straight);
     }
-    EXPECT_OK(weft_comm_barrier(world));
-    if (rank == 0) {
-        expect_shell("rm -rf %s", folder);
-    }
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -3,6 +3,7 @@
  * has nothing to do leaves the folder's bytes as they were. */
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/expect.h"
@@ -297,6 +298,61 @@ static void check_not_shared(void)
     EXPECT(access("nothing", F_OK) != 0, "made a folder");
     child_release(&c);
     expect_unchanged("whole", before, "not shared");
+    /* A new run, which nobody could save. */
+    child_program = "/usr/bin/env";
+    child_run(&c,
+              WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "1", binary(),
+                    "train", "c.json", "--out", "here", ":", "-n", "1", binary(), "train", "c.json",
+                    "--out", "there"),
+              NULL);
+    child_program = NULL;
+    EXPECT(c.exit_code == 6 && c.err &&
+               strstr(c.err, "weft train: rank 1: there: what rank 0 made there is not seen here: "
+                             "a run needs a folder that all nodes share\n"),
+           "exit %d: %s", c.exit_code, c.err);
+    EXPECT(access("here", F_OK) != 0 && access("there", F_OK) != 0, "made a folder");
+    child_release(&c);
+}
+
+/* Where nothing could be saved nothing starts. */
+static void check_no_room(void)
+{
+    EXPECT(mkdir("narrow", 0777) == 0 && child_write("narrow/checkpoints", ""), "narrow");
+    refuse(WORDS("train", "c.json", "--out", "narrow", "--mesh", "dp=1"), no_mpirun, 6,
+           "weft train: narrow/checkpoints: no checkpoint can be saved there: Not a directory\n");
+    EXPECT(access("narrow/config.json", F_OK) != 0, "wrote");
+    EXPECT(system("rm -r narrow") == 0, "narrow");
+}
+
+/* Each node reads a file of its own. */
+static void check_other_config(void)
+{
+    static const struct {
+        const char *set, *says; /* NULL: that may be so */
+    } cases[] = {
+        {"lr=0.004",
+         "weft train: rank 1: all ranks need the same config: train.lr is 0.004 here, on "
+         "rank 0 0.002\n"},
+        {"num_layers=3", "rank 1: all ranks need the same config: model.num_layers is 3 here, on "
+                         "rank 0 1\n"},
+        {"device.num_threads=1", NULL},
+    };
+    child c;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        child_program = "/usr/bin/env";
+        child_run(&c,
+                  WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "1", binary(),
+                        "train", "c.json", "--out", "both", ":", "-n", "1", binary(), "train",
+                        "c.json", "--out", "both", "--set", cases[i].set),
+                  NULL);
+        child_program = NULL;
+        EXPECT(c.exit_code == (cases[i].says ? 2 : 0) && c.err &&
+                   (!cases[i].says || strstr(c.err, cases[i].says)),
+               "exit %d: %s", c.exit_code, c.err);
+        EXPECT((access("both", F_OK) == 0) == !cases[i].says, "a folder");
+        child_release(&c);
+    }
+    EXPECT(system("rm -r both") == 0, "both");
 }
 
 static int lines_of(const char *path)
@@ -421,12 +477,13 @@ static void check_lost(const char *async)
 }
 
 /* The folder is renamed, or removed, under the run: one line then and one at the end, no path that
- * leads nowhere, exit 6.
+ * leads nowhere, exit 6; and no start more.
  */
-static void check_moved(const char *mesh, const char *command)
+static void check_moved(const char *mesh, const char *command, const char *iterations)
 {
-    const char *const *args = WORDS("train", "c.json", "--out", "moving", "--mesh", mesh, "--set",
-                                    "train_iters=1000000", "--set", "save_interval=0");
+    const char *const *args =
+        WORDS("train", "c.json", "--out", "moving", "--mesh", mesh, "--set", iterations, "--set",
+              "save_interval=0", "--set", "reliability.max_restarts=3");
     static const char said[] = ": moving is no longer the folder that this run opened: ";
     child c;
     EXPECT(child_start(&c, args, NULL), "cannot start weft");
@@ -441,12 +498,13 @@ static void check_moved(const char *mesh, const char *command)
             break;
         usleep(5000);
     }
-    kill(c.pid, SIGTERM);
+    if (strlen(iterations) > strlen("train_iters=9999"))
+        kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, 60), "goes on");
     const char *at = c.err ? strstr(c.err, said) : NULL;
     EXPECT(c.exit_code == 6 && at && !strstr(at + 1, said) &&
                strstr(at, "weft train: moving was moved or removed amid the run") && c.out &&
-               !strstr(c.out, "metrics: "),
+               !strstr(at, "it is started again") && !strstr(c.out, "metrics: "),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
     EXPECT(system("rm -rf moving away") == 0, "moving");
@@ -463,12 +521,15 @@ int main(void)
     check_refused();
     check_finished();
     check_not_shared();
+    check_other_config();
+    check_no_room();
     check_lock("dp=1", "dp=2");
     check_lock("dp=2", "dp=1");
     check_latest();
     check_first_save();
-    check_moved("dp=1", "mv moving away");
-    check_moved("dp=2", "rm -r moving");
+    check_moved("dp=1", "mv moving away", "train_iters=1000000");
+    check_moved("dp=2", "rm -r moving", "train_iters=1000000");
+    check_moved("dp=2", "rm -r moving", "train_iters=2000");
     check_lost("checkpoint.async_save=false");
     check_lost("checkpoint.async_save=true");
     return child_finish(folder);

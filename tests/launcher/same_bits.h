@@ -3,28 +3,24 @@
 #ifndef WEFT_TESTS_LAUNCHER_SAME_BITS_H
 #define WEFT_TESTS_LAUNCHER_SAME_BITS_H
 
-#include <stddef.h>
+#include "tests/launcher/meshes.h"
 
-#define SAME_GPT2(layers) SAME_SIZES(layers) SAME_DROPOUT "}"
+#define SAME_GPT2(layers) MESH_SIZES(layers) SAME_DROPOUT "}"
 #define SAME_LLAMA(layers)                                                                         \
-    SAME_SIZES(layers)                                                                             \
+    MESH_SIZES(layers)                                                                             \
     ", \"normalization\": \"RMSNorm\", \"swiglu\": true, \"num_query_groups\": 2, "                \
     "\"position_embedding_type\": \"rope\", \"disable_bias_linear\": true}"
 /* Experts that drop tokens; freq: moe_layer_freq of the layers. */
 #define SAME_MOE(layers, freq)                                                                     \
-    SAME_SIZES(layers)                                                                             \
+    MESH_SIZES(layers)                                                                             \
     SAME_DROPOUT ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.02, \"moe_z_loss_coeff\": "      \
                  "0.005, \"moe_expert_capacity_factor\": 1.0, \"moe_layer_freq\": [" freq "], "    \
                  "\"moe_shared_expert_intermediate_size\": 16}"
-#define SAME_SIZES(layers)                                                                         \
-    "{\"num_layers\": " #layers ", \"hidden_size\": 16, \"ffn_hidden_size\": 24, "                 \
-    "\"num_attention_heads\": 4, \"seq_length\": 8, \"vocab_size\": 37, \"init_method_std\": 0.1"
 #define SAME_DROPOUT ", \"hidden_dropout\": 0.1, \"attention_dropout\": 0.1"
 
 /* Keys of section "train" and "parallel", each behind a comma. */
 #define SELECTIVE(modules)                                                                         \
     ", \"recompute_granularity\": \"selective\", \"recompute_modules\": [" modules "]"
-#define BF16 ", \"precision\": \"bf16\""
 #define PARTS(n, reuse) ", \"moe_num_partitions\": " #n ", \"moe_memory_reuse\": \"" #reuse "\""
 #define FORM(form, chunks)                                                                         \
     ", \"moe_all_to_all\": \"" #form "\", \"moe_all_to_all_chunks\": " #chunks

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
+#include "tests/world.h"
 
 enum { NUM_STEPS = 3, NUM_STRATEGIES = 4 };
 
@@ -24,7 +24,6 @@ enum { NUM_STEPS = 3, NUM_STRATEGIES = 4 };
 #define MOE                                                                                        \
     SIZES ", \"untie_embeddings_and_output_weights\": true, \"num_experts\": 4, "                  \
           "\"moe_aux_loss_coeff\": 0.02, \"moe_layer_freq\": [1, 0, 1, 1]}"
-#define BF16 ", \"precision\": \"bf16\""
 #define AGAIN ", \"recompute_granularity\": \"full\", \"recompute_num_layers\": 2"
 #define PARTS                                                                                      \
     ", \"recompute_granularity\": \"selective\", \"recompute_modules\": [\"core_attn\", \"moe\"]"
@@ -80,11 +79,8 @@ static void check(weft_comm *world, int i)
                               .train = cases[i].train,
                               .batch = cases[i].batch,
                               .steps = NUM_STEPS};
-        const char *const documents[] = {"data.reset_position_ids=true",
-                                         "data.reset_attention_mask=true",
-                                         "data.eod_mask_loss=true", "data.eod_token=3"};
         if (cases[i].documents)
-            memcpy(what.set, documents, sizeof documents);
+            mesh_set_documents(&what, 3);
         mesh_run(world, &what, results[zero]);
     }
     EXPECT(is_same(results[1], results[0]), "%s: optim has other bits than no_shard",
@@ -101,12 +97,8 @@ static void check(weft_comm *world, int i)
 
 int main(void)
 {
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    weft_comm *world = world_begin(4);
     for (int i = 0; i < NUM_CASES; i++)
         check(world, i);
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -174,12 +174,8 @@ static void check(const slip *s)
 
 static bool make_files(void)
 {
-    char text[881], path[4096], line[] = "the quick brown fox jumps over the lazy dog\n";
-    child c;
-    for (size_t i = 0; i < sizeof text - 1; i++)
-        text[i] = line[i % (sizeof line - 1)];
-    text[sizeof text - 1] = '\0';
-    bool good = child_write("text.txt", text) && child_write("c.json", config) &&
+    char path[4096];
+    bool good = child_write("c.json", config) &&
                 child_write("string.json", "{\"model\": {\"num_layers\": \"2\"}}") &&
                 child_write("warm.json",
                             "{\"train\": {\"lr_warmup_iters\": 2, \"train_iters\": 9}, \"data\": "
@@ -188,9 +184,7 @@ static bool make_files(void)
     snprintf(path, sizeof path, "%s/examples/clusters/h100.json", source ? source : ".");
     good = good && symlink(path, "h100.json") == 0 && mkdir("linked", 0777) == 0 &&
            symlink("nothing", "linked/.lock") == 0;
-    CHILD_RUN(&c, "prepare", "text.txt", "--out", "corpus");
-    good = good && c.exit_code == 0;
-    child_release(&c);
+    child_make_corpus("corpus", 880);
     return good;
 }
 

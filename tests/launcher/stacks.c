@@ -5,28 +5,14 @@
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
-#include <weft/weft.h>
 
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
+#include "tests/layers/stub.h"
 
 /* --- the program under test: WEFT_STACK says what it builds -------------------------------- */
 
-/* A layer that passes its input on. */
-static void plain_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    (void)layer;
-    (void)shape;
-    *out = (weft_layer_cost){0};
-}
-
-static weft_status plain_init(weft_layer *layer, weft_build *build)
-{
-    (void)layer;
-    (void)build;
-    return WEFT_OK;
-}
-
+/* Passes its input on. */
 static weft_status plain_pass(weft_layer *layer, weft_pass *pass, const weft_tensor *from,
                               weft_tensor *to)
 {
@@ -34,18 +20,6 @@ static weft_status plain_pass(weft_layer *layer, weft_pass *pass, const weft_ten
     return to && from->data
                ? weft_lane_copy(weft_pass_lane(pass), to->data, from->data, weft_tensor_bytes(from))
                : WEFT_OK;
-}
-
-static void plain_destroy(weft_layer *layer)
-{
-    free(layer);
-}
-
-static weft_status idle_pass(weft_layer *layer, weft_pass *pass, const weft_tensor *from,
-                             weft_tensor *to)
-{
-    (void)layer, (void)pass, (void)from, (void)to;
-    return WEFT_OK;
 }
 
 static bool is_second(weft_pass *pass)
@@ -73,19 +47,19 @@ static weft_status summing_pass(weft_layer *layer, weft_pass *pass, const weft_t
 
 static weft_layer_ops plain = {.struct_bytes = sizeof plain,
                                .kind = "plain",
-                               .describe = plain_describe,
-                               .init = plain_init,
+                               .describe = stub_describe,
+                               .init = stub_init,
                                .forward = plain_pass,
                                .backward = plain_pass,
-                               .destroy = plain_destroy,
+                               .destroy = stub_destroy,
                                .by_token = true};
 static weft_layer_ops reader = {.struct_bytes = sizeof reader,
                                 .kind = "reader",
-                                .describe = plain_describe,
-                                .init = plain_init,
+                                .describe = stub_describe,
+                                .init = stub_init,
                                 .forward = plain_pass,
                                 .backward = plain_pass,
-                                .destroy = plain_destroy,
+                                .destroy = stub_destroy,
                                 .reads_tokens = true,
                                 .by_token = true};
 
@@ -95,9 +69,7 @@ static weft_layer *own_layers[64];
 static weft_layer *own_layer(const weft_layer_ops *ops)
 {
     static size_t count;
-    weft_layer *layer = calloc(1, sizeof *layer);
-    if (layer)
-        layer->ops = ops;
+    weft_layer *layer = stub_create(ops, sizeof *layer);
     own_layers[count++ % 64] = layer;
     return layer;
 }
@@ -164,7 +136,7 @@ static int be_the_program(int argc, char **argv)
         plain.backward = NULL;
         break;
     case 'n':
-        plain.backward = idle_pass;
+        plain.backward = stub_pass;
         break;
     case 'r':
         plain.forward = failing_pass;
@@ -248,17 +220,16 @@ static void check_refused(const char *const *args, const mistake *m, const char 
 static void train(const char *stack, const char *run, const char *mesh, double out[2])
 {
     const char *args[] = {"train", "c.json", "--out", run, "--mesh", mesh, NULL};
-    char path[64];
     child c;
     with_stack(&c, args, stack, "", true);
     EXPECT(c.exit_code == 0, "%s on %s: exit %d: %s", stack, mesh, c.exit_code, c.err);
     child_release(&c);
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    char *text = child_read(path), *line = text ? strstr(text, "{\"step\": 3") : NULL;
+    char *text = child_read_in(run, "metrics.jsonl"),
+         *line = text ? strstr(text, "{\"step\": 3") : NULL;
     char *norm = line ? strstr(line, "\"grad_norm\": ") : NULL;
     EXPECT(norm && sscanf(line, "{\"step\": 3, \"loss\": %lf", &out[0]) == 1 &&
                sscanf(norm, "\"grad_norm\": %lf", &out[1]) == 1,
-           "%s: no step 3", path);
+           "%s: no step 3", run);
     free(text);
 }
 

@@ -8,7 +8,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <weft/status.h>
@@ -25,11 +24,6 @@ static const char config[] =
     "\"data\": {\"mock_data\": true},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
 
-static void pause_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
 static bool has_steps(const char *run)
 {
     char path[64];
@@ -43,7 +37,7 @@ static bool start(child *c, const char *run, const char *mesh, const char *set, 
     const char *args[] = {"train", "c.json", "--out", run, "--mesh", mesh, "--set", set, NULL};
     EXPECT(child_start(c, args, NULL), "%s: no start", run);
     for (int i = 0; until_steps && i < 20000 && !has_steps(run) && !child_wait(c, 0); i++)
-        pause_ms(1);
+        child_pause(0.001);
     EXPECT(!until_steps || c->pid, "%s: ended: exit %d: %s", run, c->exit_code, c->err);
     return c->pid != 0;
 }
@@ -84,10 +78,10 @@ static void stop(const char *run, const char *mesh, int number, int times, bool 
     if (!start(&c, run, mesh, "train.seed=1", !early))
         return;
     for (int i = 0; i < 5000 && !catches(c.pid, number); i++)
-        pause_ms(1);
+        child_pause(0.001);
     for (int i = 0; i < times && !child_wait(&c, 0); i++) {
         kill(c.pid, number);
-        pause_ms(times > 1 ? 2 : 0);
+        child_pause(times > 1 ? 0.002 : 0);
     }
     check_end(run, &c, WEFT_EXIT_STOPPED,
               number == SIGINT ? CHILD_ASKED CHILD_AGAIN "\n" : CHILD_ASKED "\n");
@@ -134,7 +128,7 @@ static int count_processes(const char *word)
 static void expect_gone(const char *run)
 {
     for (int i = 0; i < 2000 && count_processes(run) > 0; i++)
-        pause_ms(5);
+        child_pause(0.005);
     EXPECT(count_processes(run) == 0, "%s: %d processes are left", run, count_processes(run));
 }
 
@@ -192,9 +186,7 @@ static void ask_twice(const char *run, int second)
               CHILD_ASKED
               "\nweft train: asked to stop again, and rank 1 is stopped (SIGSTOP): killed\n");
     expect_gone(run);
-    CHILD_RUN(&c, "inspect", run);
-    EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
-    child_release(&c);
+    CHILD_GOOD("inspect", run);
 }
 
 /* Amid an evaluation that would take hours, behind the first step. */
@@ -208,8 +200,8 @@ static void stop_amid_evaluation(const char *run, const char *mesh, const char *
               "--set", "train.eval_iters=100000000", "--set", "log.level=error", "--set", iters);
     EXPECT(child_start(&c, args, NULL), "%s: no start", run);
     for (int i = 0; i < 20000 && !has_steps(run) && !child_wait(&c, 0); i++)
-        pause_ms(1);
-    pause_ms(200);
+        child_pause(0.001);
+    child_pause(0.2);
     kill(c.pid, number);
     check_end(run, &c, WEFT_EXIT_STOPPED,
               number == SIGINT ? CHILD_ASKED_AMID_EVALUATION CHILD_AGAIN "\n"
@@ -219,10 +211,7 @@ static void stop_amid_evaluation(const char *run, const char *mesh, const char *
 
 static void run_well(const char *const *args, const char *out)
 {
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, out), "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
+    child_says(args, 0, WORDS(out), NULL);
 }
 
 /* The evaluation behind the last step, of which the interval is no part, is owed, too: the run is
@@ -238,13 +227,11 @@ static void stop_last_evaluation(const char *run, const char *mesh)
 /* The run saves and ends behind the batch. The run that goes on owes that evaluation. */
 static void stop_evaluation(const char *run, const char *mesh)
 {
-    char path[64];
     const char *const *again = WORDS("train", "--out", run, "--resume", "--set",
                                      "train.eval_iters=1", "--set", "train.train_iters=2");
     stop_amid_evaluation(run, mesh, "train.eval_interval=1", "train.train_iters=1000000", SIGINT);
     run_well(again, "");
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    char *text = child_read(path);
+    char *text = child_read_in(run, "metrics.jsonl");
     const char *owed = text ? strstr(text, "{\"step\": 1, \"validation_loss\"") : NULL;
     const char *next = text ? strstr(text, "{\"step\": 2, \"loss\"") : NULL;
     EXPECT(owed && next && owed < next, "%s: no evaluation of step 1 before step 2:\n%s", run,
@@ -265,7 +252,7 @@ static void kill_evaluation(void)
     for (int i = 0; i < 20000 && access("long/checkpoints/step-1/manifest.json", F_OK) != 0 &&
                     !child_wait(&c, 0);
          i++)
-        pause_ms(1);
+        child_pause(0.001);
     EXPECT(c.pid && child_ranks(&c, ranks, MAX_RANKS) == 2, "exit %d: %s", c.exit_code, c.err);
     kill(ranks[1], SIGKILL);
     EXPECT(child_wait(&c, 30) && c.exit_code != 0, "exit %d", c.exit_code);
@@ -311,12 +298,12 @@ static void end_mpirun(void)
 /* Anywhere in the start of eight ranks. */
 static void lose_starter(void)
 {
-    static const long after_ms[] = {60, 250, 400};
-    for (size_t i = 0; i < sizeof after_ms / sizeof *after_ms; i++) {
+    static const double after_s[] = {0.06, 0.25, 0.4};
+    for (size_t i = 0; i < sizeof after_s / sizeof *after_s; i++) {
         child c;
         if (!start(&c, "orphans", "dp=8", "train.seed=1", false))
             return;
-        pause_ms(after_ms[i]);
+        child_pause(after_s[i]);
         kill(c.pid, SIGKILL);
         child_wait(&c, 10);
         child_release(&c);
@@ -441,7 +428,7 @@ static void stop_under_mpirun(void)
               "c.json", "--out", "theirs", "--set", "train.stop_timeout_s=1");
     bool good = child_start(&c, args, NULL);
     for (int i = 0; good && i < 20000 && !has_steps("theirs") && !child_wait(&c, 0); i++)
-        pause_ms(1);
+        child_pause(0.001);
     child_program = NULL;
     EXPECT(good && c.pid, "mpirun: exit %d: %s", c.exit_code, c.err);
     if (!good || !c.pid)

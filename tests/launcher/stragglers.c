@@ -184,22 +184,20 @@ static void run(child *c, const char *mesh, const char *set, const char *sleep_u
 static double least_of(int rank, int slowest)
 {
     double least = -1;
-    char *text = child_read("run/metrics.jsonl");
-    for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
-        cJSON *json = cJSON_Parse(line);
+    cJSON *lines = child_read_metrics("run");
+    for (const cJSON *json = lines->child; json; json = json->next) {
         const cJSON *step = cJSON_GetObjectItem(json, "step");
         const cJSON *ms = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "compute_ms"), rank);
         const cJSON *who = cJSON_GetObjectItem(json, "slowest_rank");
         double value = cJSON_IsNumber(ms) ? ms->valuedouble : -1;
         EXPECT(slowest < 0 || !step || step->valueint == 1 || (who && who->valueint == slowest),
-               "%s", line);
+               "step %d: not rank %d", step->valueint, slowest);
         if (step && step->valueint == 2)
             least = value;
         else if (step && step->valueint > 2)
             least = fmin(least, value);
-        cJSON_Delete(json);
     }
-    free(text);
+    cJSON_Delete(lines);
     return least;
 }
 

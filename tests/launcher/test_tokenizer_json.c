@@ -269,6 +269,8 @@ CASE(what_is_not_known_is_refused_by_name)
         {"gpt2", "\"unk_token\":null", "\"unk_token\":\"<u>\"", "\"<u>\" is not in the vocabulary"},
         {"gpt2", "\"merges\":[", "\"merges\":[\"a\",", "model.merges[0]: expected two tokens with"},
         {"gpt2", "\"merges\":[", "\"merges\":[[\"a\"],", "model.merges[0]: expected two tokens"},
+        {"gpt2", "\"merges\":[", "\"merges\":[[\"a\",\"is not known\"],",
+         "merges[0]: \"is not known\" is not in the vocab"},
         {"gpt2", "\"merges\":[", "\"merges\":[\"a zqz\",",
          "merges[0]: \"zqz\" is not in the vocab"},
         {"gpt2", "\"\u0100\":", "\"\u0100\u0100\":",
@@ -321,6 +323,11 @@ CASE(what_is_not_known_is_refused_by_name)
         const weft_tokenizer_source source = {
             .name = changed_copy(cases[i].family, cases[i].from, cases[i].to)};
         FAILS(weft_tokenizer_create(&source, &tokenizer), WEFT_FILE, cases[i].error);
+        const char *text = weft_error_get()->text;
+        if (weft_tokenizer_is_unknown(WEFT_FILE) !=
+            (!strstr(text, "not in the vocab") &&
+             (strstr(text, "not known") || strstr(text, "the pattern"))))
+            fail_msg("%s", text);
     }
 }
 

@@ -1,5 +1,16 @@
+# Programs that run the command, and need nothing else.
+foreach(name near_names dry_run slips report end_to_end evaluation model_travels chats)
+  weft_add_test(NAME ${name} SOURCES launcher/${name}.c launcher/child.c LABELS launcher)
+endforeach()
+foreach(name optimizer_limits nonfinite plan_plain tier_plan plan_layers expand schedule plan_figures
+    inspect_sample compare peak bench_experts)
+  weft_add_test(NAME ${name} TIER release SOURCES launcher/${name}.c launcher/child.c LABELS launcher)
+endforeach()
+foreach(name tier_generate stopping against stacks expert_tokens blend terminal run_folder stragglers generating)
+  weft_add_test(NAME ${name} TIER slow SOURCES launcher/${name}.c launcher/child.c LABELS launcher)
+endforeach()
 weft_add_test(NAME mesh_invariance TIER slow SOURCES launcher/mesh_invariance.c launcher/meshes.c
-  launcher/planned.c launcher/weights.c RANKS 8 TIMEOUT 600 LABELS launcher mesh)
+  launcher/planned.c launcher/weights.c RANKS 8 LABELS launcher mesh)
 weft_add_test_run(NAME mesh_invariance_long TIER nightly PROGRAM $<TARGET_FILE:test_mesh_invariance> RANKS 8 ARGS 20
   TIMEOUT 1200 LABELS launcher mesh)
 weft_add_test(NAME mesh_draws SOURCES launcher/mesh_draws.c launcher/meshes.c
@@ -11,61 +22,52 @@ weft_add_test(NAME pairs TIER slow SOURCES launcher/pairs.c launcher/same_bits.c
 weft_add_test(NAME offload TIER slow SOURCES launcher/offload.c launcher/same_bits.c
   launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME tier TIER slow SOURCES launcher/tier.c launcher/meshes.c launcher/planned.c
-  launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
-weft_add_test_run(NAME tier_in_file TIER nightly PROGRAM $<TARGET_FILE:test_tier> RANKS 4 ARGS file TIMEOUT 300
+  launcher/weights.c RANKS 4 LABELS launcher mesh)
+weft_add_test_run(NAME tier_in_file TIER nightly PROGRAM $<TARGET_FILE:test_tier> RANKS 4 ARGS file
   LABELS launcher mesh)
 weft_add_test(NAME optimizer_state TIER slow SOURCES launcher/optimizer_state.c launcher/meshes.c
-  launcher/planned.c launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
-weft_add_test(NAME optimizer_limits TIER release SOURCES launcher/optimizer_limits.c launcher/child.c
-  LABELS launcher)
-add_dependencies(test_optimizer_limits weft_binary)
-weft_add_test(NAME tier_generate TIER slow SOURCES launcher/tier_generate.c launcher/child.c LABELS launcher)
-add_dependencies(test_tier_generate weft_binary)
+  launcher/planned.c launcher/weights.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME tier_placed TIER slow SOURCES launcher/tier_placed.c launcher/meshes.c launcher/planned.c
-  launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
+  launcher/weights.c RANKS 4 LABELS launcher mesh)
 weft_add_test_run(NAME tier_placed_nodes TIER nightly PROGRAM $<TARGET_FILE:test_tier_placed> RANKS 4 ARGS nodes
-  TIMEOUT 300 LABELS launcher mesh)
+  LABELS launcher mesh)
 weft_add_test(NAME tier_file TIER slow SOURCES launcher/tier_file.c LABELS launcher)
 weft_add_test(NAME tier_hard TIER release SOURCES launcher/tier_hard.c launcher/weights.c RANKS 4
   LABELS launcher mesh)
 weft_add_test_run(NAME tier_hard_file TIER nightly PROGRAM $<TARGET_FILE:test_tier_hard> RANKS 4 ARGS file
   LABELS launcher mesh)
-weft_add_test(NAME tier_limits TIER nightly SOURCES launcher/tier_limits.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME tier_limits TIER nightly SOURCES launcher/tier_limits.c launcher/child.c
   LABELS launcher)
-add_dependencies(test_tier_limits weft_binary)
 weft_add_test(NAME tier_lanes SOURCES launcher/tier_lanes.c LABELS launcher tsan)
 target_link_options(test_tier_lanes PRIVATE -Wl,--wrap=weft_grouped_gemm)
 weft_add_test(NAME tier_slow TIER nightly SOURCES launcher/tier_slow.c launcher/meshes.c launcher/planned.c
-  launcher/weights.c RANKS 2 TIMEOUT 300 LABELS launcher mesh)
+  launcher/weights.c RANKS 2 LABELS launcher mesh)
 target_link_options(test_tier_slow PRIVATE -Wl,--wrap=weft_lane_submit,--wrap=weft_lane_copy)
 weft_add_test(NAME lane_delays TIER nightly SOURCES launcher/lane_delays.c launcher/meshes.c launcher/planned.c
   RANKS 4 TIMEOUT 1200 LABELS launcher mesh)
 target_link_options(test_lane_delays PRIVATE -Wl,--wrap=weft_lane_submit)
 weft_add_test(NAME tier_draws TIER nightly SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
-  launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
+  launcher/weights.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME sharding TIER release SOURCES launcher/sharding.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME packed TIER release SOURCES launcher/packed.c launcher/meshes.c launcher/planned.c RANKS 4
   LABELS launcher mesh)
-weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4 TIMEOUT 300
+weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4
   LABELS launcher)
 weft_add_test(NAME ramp SOURCES launcher/ramp.c launcher/meshes.c launcher/planned.c RANKS 4
-  TIMEOUT 300 LABELS launcher mesh)
+  LABELS launcher mesh)
 weft_add_test(NAME objectives SOURCES launcher/objectives.c launcher/meshes.c launcher/planned.c
-  RANKS 4 TIMEOUT 300 LABELS launcher mesh)
+  RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME position TIER release SOURCES launcher/position.c LABELS launcher)
-weft_add_test(NAME killed TIER slow SOURCES launcher/killed.c launcher/child.c TIMEOUT 600 LABELS launcher)
-weft_add_test_run(NAME killed_all PROGRAM $<TARGET_FILE:test_killed> TIER nightly TIMEOUT 600
+weft_add_test(NAME killed TIER slow SOURCES launcher/killed.c launcher/child.c LABELS launcher)
+weft_add_test_run(NAME killed_all PROGRAM $<TARGET_FILE:test_killed> TIER nightly
   ARGS all LABELS launcher)
-add_dependencies(test_killed weft_binary)
-weft_add_test(NAME stopping TIER slow SOURCES launcher/stopping.c launcher/child.c LABELS launcher)
-add_dependencies(test_stopping weft_binary)
 add_executable(weft_crashing launcher/crashing.c)
 target_link_libraries(weft_crashing PRIVATE weft weft_flags)
 target_link_options(weft_crashing PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_trainer_step,--wrap=weft_trainer_create)
-weft_add_test(NAME restarts TIER slow SOURCES launcher/restarts.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME restarts TIER slow SOURCES launcher/restarts.c launcher/child.c
   ARGS $<TARGET_FILE:weft_crashing> LABELS launcher)
-add_dependencies(test_restarts weft_crashing weft_binary)
+add_dependencies(test_restarts weft_crashing)
 add_executable(weft_faulty launcher/faulty.c)
 target_link_libraries(weft_faulty PRIVATE weft weft_flags)
 target_link_options(weft_faulty PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_reduce_scatter
@@ -73,117 +75,75 @@ target_link_options(weft_faulty PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_r
   -Wl,--wrap=weft_recv,--wrap=weft_comm_all_reduce_host,--wrap=weft_comm_all_gather_host
   -Wl,--wrap=weft_comm_gather_host,--wrap=weft_comm_broadcast_host
   -Wl,--wrap=weft_checkpoint_save,--wrap=weft_flight_claim)
-weft_add_test(NAME watchdog TIER slow SOURCES launcher/watchdog.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME watchdog TIER slow SOURCES launcher/watchdog.c launcher/child.c
   ARGS $<TARGET_FILE:weft_faulty> LABELS launcher)
 add_dependencies(test_watchdog weft_faulty)
-weft_add_test(NAME skipped TIER slow SOURCES launcher/skipped.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME skipped TIER slow SOURCES launcher/skipped.c launcher/child.c
   ARGS $<TARGET_FILE:weft_faulty> LABELS launcher)
 weft_add_test_run(NAME skipped_all PROGRAM $<TARGET_FILE:test_skipped> TIER nightly TIMEOUT 1800
   ARGS $<TARGET_FILE:weft_faulty> all LABELS launcher)
 add_dependencies(test_skipped weft_faulty)
-weft_add_test(NAME nonfinite TIER release SOURCES launcher/nonfinite.c launcher/child.c LABELS launcher)
-weft_add_test(NAME bad_steps TIER slow SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher TIMEOUT 300)
+weft_add_test(NAME bad_steps TIER slow SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher)
 target_link_options(test_bad_steps PRIVATE -Wl,--wrap=weft_optimizer_update)
 set_tests_properties(nonfinite PROPERTIES PROCESSORS 2)
 weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher later)
-weft_add_test(NAME near_names SOURCES launcher/near_names.c launcher/child.c LABELS launcher)
-add_dependencies(test_near_names weft_binary)
-weft_add_test(NAME dry_run SOURCES launcher/dry_run.c launcher/child.c LABELS launcher)
 set_tests_properties(dry_run PROPERTIES PROCESSORS 4)
-add_dependencies(test_dry_run weft_binary)
 add_test(NAME exports COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/exports.sh $<TARGET_FILE:weft_binary>)
-set_tests_properties(exports PROPERTIES LABELS launcher TIMEOUT 240 SKIP_RETURN_CODE 77)
+set_tests_properties(exports PROPERTIES LABELS launcher SKIP_RETURN_CODE 77)
 add_test(NAME torch_reads COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/torch_reads.sh $<TARGET_FILE:weft_binary>
   ${CMAKE_CURRENT_LIST_DIR}/../oracle/read_schedules.py)
-set_tests_properties(torch_reads PROPERTIES LABELS "launcher;tier_nightly" TIMEOUT 600 SKIP_RETURN_CODE 77)
-weft_add_test(NAME slips SOURCES launcher/slips.c launcher/child.c LABELS launcher)
-add_dependencies(test_slips weft_binary)
+set_tests_properties(torch_reads PROPERTIES LABELS "launcher;tier_nightly" SKIP_RETURN_CODE 77)
 weft_add_test(NAME plan TIER release SOURCES launcher/plan.c launcher/child.c LABELS launcher later)
-weft_add_test(NAME plan_plain TIER release SOURCES launcher/plan_plain.c launcher/child.c LABELS launcher)
-weft_add_test(NAME tier_plan TIER release SOURCES launcher/tier_plan.c launcher/child.c LABELS launcher)
-add_dependencies(test_tier_plan weft_binary)
-weft_add_test(NAME plan_layers TIER release SOURCES launcher/plan_layers.c launcher/child.c LABELS launcher)
-add_dependencies(test_plan_layers weft_binary weft_plan)
-weft_add_test(NAME report SOURCES launcher/report.c launcher/child.c LABELS launcher)
-add_dependencies(test_report weft_binary)
+add_dependencies(test_plan_layers weft_plan)
 weft_add_test(NAME search TIER slow SOURCES launcher/search.c launcher/problems.c launcher/child.c
-  TIMEOUT 300 ARGS 40 LABELS launcher)
-weft_add_test_run(NAME search_all PROGRAM $<TARGET_FILE:test_search> TIER nightly TIMEOUT 300
+  ARGS 40 LABELS launcher)
+weft_add_test_run(NAME search_all PROGRAM $<TARGET_FILE:test_search> TIER nightly
   ARGS 200 LABELS launcher)
-weft_add_test(NAME what_if TIER slow SOURCES launcher/what_if.c launcher/problems.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME what_if TIER slow SOURCES launcher/what_if.c launcher/problems.c launcher/child.c
   LABELS launcher)
-add_dependencies(test_search weft_binary)
-weft_add_test(NAME against TIER slow SOURCES launcher/against.c launcher/child.c LABELS launcher)
-weft_add_test(NAME expand TIER release SOURCES launcher/expand.c launcher/child.c LABELS launcher)
 set_tests_properties(expand PROPERTIES PROCESSORS 2)
-add_dependencies(test_expand weft_binary weft_plan)
+add_dependencies(test_expand weft_plan)
 weft_add_test(NAME launching TIER release SOURCES launcher/launching.c launcher/jobs.c launcher/child.c
   LABELS launcher)
-add_dependencies(test_launching weft_binary weft_plan)
+add_dependencies(test_launching weft_plan)
 add_library(fake_lustre MODULE launcher/fake_lustre.c)
 target_compile_definitions(fake_lustre PRIVATE _GNU_SOURCE)
 weft_add_test(NAME launching_sites TIER slow SOURCES launcher/launching_sites.c launcher/jobs.c
   launcher/child.c ARGS $<TARGET_FILE:fake_lustre> LABELS launcher)
-add_dependencies(test_launching_sites weft_binary fake_lustre)
+add_dependencies(test_launching_sites fake_lustre)
 weft_add_test(NAME launching_faults TIER slow SOURCES launcher/launching_faults.c launcher/jobs.c
   launcher/child.c LABELS launcher)
 weft_add_test(NAME launching_ends TIER slow SOURCES launcher/launching_ends.c launcher/jobs.c
   launcher/child.c LABELS launcher)
-add_dependencies(test_launching_faults weft_binary)
-add_dependencies(test_launching_ends weft_binary)
 weft_add_test(NAME cards SOURCES launcher/cards.c LABELS launcher)
-weft_add_test(NAME schedule TIER release SOURCES launcher/schedule.c launcher/child.c LABELS launcher)
-add_dependencies(test_plan weft_binary weft_plan)
-add_dependencies(test_schedule weft_binary weft_plan)
-weft_add_test(NAME stacks TIER slow SOURCES launcher/stacks.c launcher/child.c LABELS launcher)
+add_dependencies(test_plan weft_plan)
+add_dependencies(test_schedule weft_plan)
 set_tests_properties(stacks PROPERTIES PROCESSORS 2)
-weft_add_test(NAME plan_figures TIER release SOURCES launcher/plan_figures.c launcher/child.c LABELS launcher)
 set_tests_properties(plan_figures PROPERTIES PROCESSORS 2)
-add_dependencies(test_plan_figures weft_binary)
-weft_add_test(NAME end_to_end SOURCES launcher/end_to_end.c launcher/child.c LABELS launcher)
-weft_add_test(NAME evaluation SOURCES launcher/evaluation.c launcher/child.c LABELS launcher)
-weft_add_test(NAME expert_tokens TIER slow SOURCES launcher/expert_tokens.c launcher/child.c
-  LABELS launcher)
-add_dependencies(test_expert_tokens weft_binary)
-weft_add_test(NAME blend TIER slow SOURCES launcher/blend.c launcher/child.c LABELS launcher)
-add_dependencies(test_blend weft_binary)
-weft_add_test(NAME inspect_sample TIER release SOURCES launcher/inspect_sample.c launcher/child.c LABELS launcher)
-add_dependencies(test_inspect_sample weft_binary)
-weft_add_test(NAME compare TIER release SOURCES launcher/compare.c launcher/child.c LABELS launcher)
-add_dependencies(test_compare weft_binary)
 set_tests_properties(end_to_end evaluation PROPERTIES PROCESSORS 4)
-weft_add_test(NAME terminal TIER slow SOURCES launcher/terminal.c launcher/child.c LABELS launcher)
-weft_add_test(NAME run_folder TIER slow SOURCES launcher/run_folder.c launcher/child.c LABELS launcher)
-add_dependencies(test_run_folder weft_binary)
-weft_add_test(NAME peak TIER release SOURCES launcher/peak.c launcher/child.c LABELS launcher)
 set_tests_properties(peak PROPERTIES PROCESSORS 2)
 weft_add_test(NAME damaged SOURCES launcher/damaged.c launcher/child.c LABELS launcher later)
-weft_add_test(NAME async_saves TIER slow SOURCES launcher/async_saves.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME async_saves TIER slow SOURCES launcher/async_saves.c launcher/child.c
   LABELS launcher)
 weft_add_test_run(NAME async_saves_faults TIER nightly PROGRAM $<TARGET_FILE:test_async_saves> ARGS faults
-  TIMEOUT 300 LABELS launcher)
-add_dependencies(test_async_saves weft_binary)
-weft_add_test(NAME fallback TIER slow SOURCES launcher/fallback.c launcher/child.c TIMEOUT 300 LABELS launcher)
+  LABELS launcher)
+weft_add_test(NAME fallback TIER slow SOURCES launcher/fallback.c launcher/child.c LABELS launcher)
 set_tests_properties(fallback PROPERTIES PROCESSORS 2)
-add_dependencies(test_fallback weft_binary)
 weft_add_test(NAME torture TIER slow SOURCES launcher/torture.c launcher/torture_draw.c
   launcher/torture_life.c launcher/torture_damage.c launcher/torture_judge.c
-  launcher/torture_compare.c launcher/child.c ARGS --kills 12 --seed 7 --steps 40 TIMEOUT 600
+  launcher/torture_compare.c launcher/child.c ARGS --kills 12 --seed 7 --steps 40
   LABELS launcher)
-weft_add_test_run(NAME torture_finds TIER nightly PROGRAM $<TARGET_FILE:test_torture> ARGS finds TIMEOUT 600
+weft_add_test_run(NAME torture_finds TIER nightly PROGRAM $<TARGET_FILE:test_torture> ARGS finds
   LABELS launcher)
-add_dependencies(test_torture weft_binary)
-weft_add_test(NAME stragglers TIER slow SOURCES launcher/stragglers.c launcher/child.c LABELS launcher)
 target_link_options(test_stragglers PRIVATE -Wl,--wrap=weft_pace_end,--wrap=gethostname
   -Wl,--wrap=weft_comm_send_host)
-weft_add_test(NAME nodes TIER nightly SOURCES launcher/nodes.c launcher/child.c TIMEOUT 300 LABELS launcher)
+weft_add_test(NAME nodes TIER nightly SOURCES launcher/nodes.c launcher/child.c LABELS launcher)
 target_link_options(test_nodes PRIVATE -Wl,--wrap=weft_gemm,--wrap=weft_lane_copy)
 add_library(fake_nvml MODULE launcher/fake_nvml.c)
 weft_add_test(NAME ledger TIER slow SOURCES launcher/ledger.c launcher/child.c ARGS $<TARGET_FILE:fake_nvml>
   LABELS launcher)
 add_dependencies(test_ledger fake_nvml)
 set_tests_properties(ledger PROPERTIES PROCESSORS 2)
-add_dependencies(test_ledger weft_binary)
 include(${CMAKE_CURRENT_LIST_DIR}/data.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/doctor.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/netlab.cmake OPTIONAL)
@@ -192,7 +152,6 @@ include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/scale.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/page.cmake OPTIONAL)
 weft_add_test(NAME bench TIER release SOURCES launcher/test_bench.c launcher/child.c CMOCKA LABELS launcher)
-add_dependencies(test_bench weft_binary)
 weft_add_test(NAME bench_all_to_all TIER release SOURCES launcher/bench_all_to_all.c launcher/child.c RANKS 4
   LABELS launcher mpi)
 weft_add_test_run(NAME bench_all_to_all_uneven TIER nightly PROGRAM $<TARGET_FILE:test_bench_all_to_all> RANKS 4
@@ -201,9 +160,7 @@ weft_add_test(NAME bench_moe_layer TIER nightly SOURCES launcher/bench_moe_layer
   LABELS launcher mpi)
 weft_add_test_run(NAME bench_moe_layer_memory TIER nightly PROGRAM $<TARGET_FILE:test_bench_moe_layer> RANKS 4
   ARGS memory LABELS launcher mpi)
-weft_add_test(NAME bench_experts TIER release SOURCES launcher/bench_experts.c launcher/child.c LABELS launcher)
 set_tests_properties(bench_experts PROPERTIES PROCESSORS 2)
-add_dependencies(test_bench_experts weft_binary)
 weft_add_test(NAME moe_choice SOURCES launcher/moe_choice.c RANKS 2 LABELS launcher mpi)
 weft_add_test(NAME context_price SOURCES launcher/context_price.c LABELS launcher)
 weft_add_test(NAME context_choice SOURCES launcher/context_choice.c RANKS 4 LABELS launcher mpi)
@@ -220,17 +177,10 @@ set_tests_properties(killed restarts watchdog PROPERTIES PROCESSORS 2)
 set_tests_properties(search what_if PROPERTIES COST 50)
 weft_add_test(NAME models TIER slow SOURCES launcher/models.c launcher/child.c layers/harness.c
   LABELS launcher)
-add_dependencies(test_models weft_binary example_phi3)
-weft_add_test(NAME generating TIER slow SOURCES launcher/generating.c launcher/child.c
-  LABELS launcher)
-add_dependencies(test_generating weft_binary)
+add_dependencies(test_models example_phi3)
 weft_add_test_run(NAME generating_all TIER nightly PROGRAM $<TARGET_FILE:test_generating> ARGS all LABELS launcher)
 weft_add_test(NAME model_faults SOURCES launcher/model_faults.c launcher/altered.c launcher/child.c
   LABELS launcher)
 weft_add_test(NAME model_scales SOURCES launcher/model_scales.c launcher/altered.c launcher/child.c
   LABELS launcher)
-weft_add_test(NAME model_travels SOURCES launcher/model_travels.c launcher/child.c LABELS launcher)
-add_dependencies(test_model_travels weft_binary)
-weft_add_test(NAME chats SOURCES launcher/chats.c launcher/child.c LABELS launcher)
-add_dependencies(test_chats weft_binary)
 weft_add_test(NAME model_map SOURCES launcher/model_map.c LABELS launcher)

@@ -8,13 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
 #include "tests/launcher/weights.h"
+#include "tests/world.h"
 
 enum { NUM_DRAWS = 16, ALL_DRAWS = 40, NUM_STEPS = 20, MAX_VALUES = 6, TEXT_BYTES = 512 };
 
@@ -127,11 +126,8 @@ static void draw_model(draw *d)
     const int most = local < MOST_PARTITIONS ? local : MOST_PARTITIONS;
     const int least = over > 1 && most > 1 ? 2 : 1; /* where they are seen */
     d->num_partitions = least + next_random(most - least + 1);
-    snprintf(d->model, sizeof d->model,
-             "{\"num_layers\": 4, \"hidden_size\": 16, \"ffn_hidden_size\": 24, "
-             "\"num_attention_heads\": 4, \"seq_length\": 8, \"vocab_size\": 37, "
-             "\"init_method_std\": 0.1, \"num_experts\": %s, %s%s%s%s}",
-             drawn[0], drawn[1], drawn[2], drawn[3], drawn[4]);
+    snprintf(d->model, sizeof d->model, MESH_SIZES(4) ", \"num_experts\": %s, %s%s%s%s}", drawn[0],
+             drawn[1], drawn[2], drawn[3], drawn[4]);
 }
 
 static void draw_all(int number, draw *d)
@@ -164,20 +160,18 @@ static void draw_all(int number, draw *d)
     d->set[count] = NULL;
 }
 
-static char folder[64];
-
-static void train(weft_comm *part, const draw *d, bool beyond, const char *checkpoint,
+static void train(weft_comm *part, const draw *d, bool beyond, const char *name,
                   weft_step_result *out)
 {
-    mesh_training what = {.name = "draw",
+    mesh_training what = {.name = name,
                           .model = d->model,
                           .mesh = d->with_mesh,
                           .train = d->train,
                           .batch = d->num_micro_batches * meshes[d->mesh].replicas,
                           .steps = NUM_STEPS,
-                          .checkpoint = checkpoint};
-    for (int i = 0; beyond && d->set[i]; i++)
-        what.set[i] = d->set[i];
+                          .saves = true};
+    if (beyond)
+        mesh_set(&what, d->set, NUM_OPTIONS + 3);
     mesh_run(part, &what, out);
 }
 
@@ -201,14 +195,15 @@ static void say(const draw *d, int number, double worst[2], const weights_differ
 static bool is_same(weft_comm *part, const draw *d, int number)
 {
     weft_step_result results[2][NUM_STEPS];
-    char saved[2][128], last[2][160];
+    char name[2][32], last[2][160];
     const bool adds = d->num_micro_batches > 1;
     const double bound = adds ? 1e-5 : 0, start = weft_now_us();
     double worst[2] = {0};
     for (int beyond = 0; beyond < 2; beyond++) {
-        snprintf(saved[beyond], sizeof saved[beyond], "%s/%d-%d", folder, number, beyond);
-        snprintf(last[beyond], sizeof last[beyond], "%s/step-%d", saved[beyond], NUM_STEPS);
-        train(part, d, beyond, saved[beyond], results[beyond]);
+        snprintf(name[beyond], sizeof name[beyond], "%d-%d", number, beyond);
+        snprintf(last[beyond], sizeof last[beyond], "%s/%s/step-%d", world_folder, name[beyond],
+                 NUM_STEPS);
+        train(part, d, beyond, name[beyond], results[beyond]);
     }
     if (weft_comm_rank(part) > 0)
         return true;
@@ -260,32 +255,26 @@ int main(void)
 {
     const char *seed = getenv("WEFT_PROPERTY_SEED"), *draws = getenv("WEFT_PROPERTY_DRAWS");
     const int count = draws ? atoi(draws) : NUM_DRAWS;
-    char command[96];
-    weft_comm *world, *part;
-    EXPECT_OK(weft_comm_create_world(&world));
+    weft_comm *world = world_begin(4);
     const int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
     weft_comm_set_check(true); /* as the ranks that train */
     weft_log_set_level(WEFT_LOG_WARN);
     random_state = seed ? strtoull(seed, NULL, 10) : 16;
     if (rank == 0)
         printf("seed %llu\n", (unsigned long long)random_state);
-    snprintf(folder, sizeof folder, "/tmp/weft-tier-draws-%d", (int)getppid());
-    snprintf(command, sizeof command, "rm -rf %s", folder);
+    world_make_folder(world);
     for (int i = 0; i < count; i++) {
         draw d;
         draw_all(i, &d);
-        EXPECT_OK(weft_comm_split(world, rank < meshes[d.mesh].world ? 0 : -1, rank, "part",
-                                  WEFT_PURPOSE_CONTROL, &part));
+        weft_comm *part = world_part(world, meshes[d.mesh].world);
         if (part)
             check(part, &d, i);
         weft_comm_destroy(part);
         EXPECT_OK(weft_comm_barrier(world));
-        EXPECT(rank > 0 || system(command) == 0, "%s", command);
+        if (rank == 0)
+            expect_shell("rm -rf %s/*", world_folder);
     }
     if (count >= ALL_DRAWS)
         check_drawn();
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -36,10 +36,7 @@ static child ask(const char *verb, const char *const sets[MAX_SET])
         args[count++] = "--num-tokens";
         args[count++] = "9";
     }
-    for (int i = 0; i < MAX_SET && sets[i]; i++) {
-        args[count++] = "--set";
-        args[count++] = sets[i];
-    }
+    child_add_sets(args, sets, MAX_SET);
     child_run(&c, args, NULL);
     return c;
 }
@@ -122,13 +119,9 @@ static void check(const char *verb)
 
 int main(void)
 {
-    char folder[32], text[8001];
-    EXPECT(child_folder_enter(folder), "no folder");
-    for (size_t i = 0; i < sizeof text - 1; i++)
-        text[i] = "the quick brown fox jumps over the lazy dog\n"[i % 44];
-    text[sizeof text - 1] = '\0';
-    EXPECT(child_write("text.txt", text) && child_write("c.json", config), "files");
-    CHILD_GOOD("prepare", "text.txt", "--out", "corpus");
+    char folder[32];
+    EXPECT(child_folder_enter(folder) && child_write("c.json", config), "no folder");
+    child_make_corpus("corpus", 8000);
     CHILD_GOOD("train", "c.json", "--out", "run");
     check("generate");
     check("eval");

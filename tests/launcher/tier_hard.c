@@ -9,12 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "launcher/training/trainer.h"
 #include "schedule/operands.h"
-#include "tests/expect.h"
 #include "tests/launcher/weights.h"
+#include "tests/world.h"
 
 enum { STEPS = 4, BAD_STEP = 3, MAX_SET = 6 };
 
@@ -51,19 +50,11 @@ static const hard_case cases[] = {
     {2, 2, false, "pp=2", {"offload.optimizer=after", BF16}},
 };
 
-static char folder[64];
 static const char *degree_beyond = "host";
 
 typedef struct result {
     double loss, grad_norm, evaluated;
 } result;
-
-static void must(weft_comm *world, const hard_case *c, weft_status status)
-{
-    EXPECT(status == WEFT_OK, "%s, %s: %s", c->mesh, c->set[0], weft_error_get()->text);
-    if (status != WEFT_OK)
-        weft_comm_abort(world, status);
-}
 
 static void create(weft_comm *world, const hard_case *c, const char *degree, weft_arena *arena,
                    weft_trainer *out)
@@ -87,9 +78,9 @@ static void create(weft_comm *world, const hard_case *c, const char *degree, wef
     memcpy(set + 1, c->set, sizeof c->set);
     while (source.num_set <= MAX_SET && set[source.num_set])
         source.num_set++;
-    must(world, c, weft_config_load(&source, arena, &config));
-    must(world, c, weft_trainer_create(out, &config, &source, world, arena));
-    must(world, c, weft_trainer_start(out, NULL));
+    world_must(world, weft_config_load(&source, arena, &config), c->mesh);
+    world_must(world, weft_trainer_create(out, &config, &source, world, arena), c->mesh);
+    world_must(world, weft_trainer_start(out, NULL), c->mesh);
 }
 
 /* A traced step's slices have ended, also those of the host's steps beside the next one. */
@@ -102,8 +93,8 @@ static void check_trace(const hard_case *c, const weft_trainer *t)
                slices[i].end_us);
 }
 
-/* Leaves a checkpoint of the last step in folder/name; disturbed: and evaluates after each step,
- * and saves after each other one. */
+/* Leaves a checkpoint of the last step in world_folder/name; disturbed: and evaluates after each
+ * step, and saves after each other one. */
 static void train(weft_comm *world, const hard_case *c, const char *degree, bool disturbed,
                   const char *name, result out[STEPS])
 {
@@ -112,18 +103,19 @@ static void train(weft_comm *world, const hard_case *c, const char *degree, bool
     weft_step_result step;
     weft_evaluation evaluation;
     char to[128];
-    snprintf(to, sizeof to, "%s/%s", folder, name);
+    snprintf(to, sizeof to, "%s/%s", world_folder, name);
     create(world, c, degree, &arena, &t);
     for (int i = 0; i < STEPS; i++) {
-        must(world, c, weft_trainer_step(&t, &step));
+        world_must(world, weft_trainer_step(&t, &step), c->mesh);
         if (step.step == 2)
             check_trace(c, &t);
         out[i] = (result){step.loss + step.aux_loss, step.grad_norm, 0};
         if (disturbed || i == STEPS - 1)
-            must(world, c, weft_trainer_evaluate(&t, WEFT_SPLIT_VALIDATION, &evaluation));
+            world_must(world, weft_trainer_evaluate(&t, WEFT_SPLIT_VALIDATION, &evaluation),
+                       c->mesh);
         out[i].evaluated = disturbed || i == STEPS - 1 ? evaluation.loss : 0;
         if ((disturbed && i % 2 == 0) || i == STEPS - 1)
-            must(world, c, weft_trainer_save(&t, to));
+            world_must(world, weft_trainer_save(&t, to), c->mesh);
     }
     weft_trainer_release(&t);
     weft_arena_release(&arena);
@@ -142,17 +134,6 @@ static void compare(const hard_case *c, const char *what, double bound, const re
     }
 }
 
-static void compare_states(const hard_case *c, const char *name, const char *wanted, bool bits)
-{
-    char path[2][160];
-    snprintf(path[0], sizeof path[0], "%s/%s/step-%d", folder, name, STEPS);
-    snprintf(path[1], sizeof path[1], "%s/%s/step-%d", folder, wanted, STEPS);
-    const weights_difference d = weights_compare(path[0], path[1], "");
-    EXPECT(d.count > 20 && (bits ? d.num_unequal == 0 : d.worst < 1e-4),
-           "%s, %s, %s: %d of %d datasets differ, %s most (%g)", c->mesh, c->set[0], name,
-           d.num_unequal, d.count, d.where, d.worst);
-}
-
 static void check(weft_comm *part, const hard_case *c)
 {
     result none[STEPS], host[STEPS], straight[STEPS];
@@ -165,8 +146,8 @@ static void check(weft_comm *part, const hard_case *c)
         host[i].evaluated = 0;
     compare(c, "undisturbed", 0, straight, host);
     if (weft_comm_rank(part) == 0) {
-        compare_states(c, "host", "none", !c->adds);
-        compare_states(c, "straight", "host", true);
+        weights_expect("host", "none", STEPS, "", c->adds ? 1e-4 : 0);
+        weights_expect("straight", "host", STEPS, "", 0);
     }
     EXPECT_OK(weft_comm_barrier(part));
 }
@@ -252,7 +233,7 @@ static void check_not_finite(weft_comm *part, const hard_case *c, bool at_once)
     spoiled.bucket = rank == last ? 1 : -1;
     t.executor.run[WEFT_TASK_NORM] = run_norm;
     for (int i = 1; i < BAD_STEP; i++)
-        must(part, c, weft_trainer_step(&t, &step));
+        world_must(part, weft_trainer_step(&t, &step), c->mesh);
     EXPECT_OK(weft_lane_sync(t.lanes[WEFT_LANE_HOST]));
     const size_t bytes = copy_state(t.optimizer, !at_once, NULL) * sizeof(float);
     float *before = malloc(bytes + 1), *after = malloc(bytes + 1);
@@ -272,15 +253,6 @@ static void check_not_finite(weft_comm *part, const hard_case *c, bool at_once)
     weft_arena_release(&arena);
 }
 
-static weft_comm *part_of(weft_comm *world, int size)
-{
-    weft_comm *part;
-    const int rank = weft_comm_rank(world);
-    EXPECT_OK(
-        weft_comm_split(world, rank < size ? 0 : -1, rank, "part", WEFT_PURPOSE_CONTROL, &part));
-    return part;
-}
-
 int main(int argc, char **argv)
 {
     static const hard_case not_finite[] = {
@@ -289,29 +261,22 @@ int main(int argc, char **argv)
         {2, 4, false, "dp=2,ep=2,binding=dp", {"train.split_master=false", BF16}},
         {1, 1, false, "tp=1", {"offload.optimizer=after"}},
     };
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    weft_comm *world = world_begin(4);
     if (argc > 1)
         degree_beyond = argv[1];
     const bool on_host = strcmp(degree_beyond, "host") == 0;
-    snprintf(folder, sizeof folder, "/tmp/weft-tier-hard-%d", (int)getppid());
+    world_make_folder(world);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        weft_comm *part = part_of(world, cases[i].world);
+        weft_comm *part = world_part(world, cases[i].world);
         if (part)
             check(part, &cases[i]);
         weft_comm_destroy(part);
     }
     for (size_t i = 0; on_host && i < sizeof not_finite / sizeof *not_finite; i++) {
-        weft_comm *part = part_of(world, not_finite[i].world);
+        weft_comm *part = world_part(world, not_finite[i].world);
         if (part)
             check_not_finite(part, &not_finite[i], strcmp(not_finite[i].set[0], UNCLIPPED) == 0);
         weft_comm_destroy(part);
     }
-    EXPECT_OK(weft_comm_barrier(world));
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    EXPECT(weft_comm_rank(world) > 0 || system(command) == 0, "%s", command);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

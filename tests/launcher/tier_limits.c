@@ -56,10 +56,7 @@ static child run(const char *verb, int experts, int batch, const char *const set
         args[count++] = "--mesh";
         args[count++] = mesh;
     }
-    for (int i = 0; i < MAX_SET && sets[i]; i++) {
-        args[count++] = "--set";
-        args[count++] = sets[i];
-    }
+    child_add_sets(args, sets, MAX_SET);
     snprintf(text, sizeof text, model, experts, batch, elsewhere);
     EXPECT(child_write("c.json", text), "c.json");
     child_run(&c, args, NULL);
@@ -73,8 +70,7 @@ typedef struct bytes {
 /* What the run took, which its footprint told within 1 %. */
 static bytes taken(const char *what)
 {
-    char *text = child_read("run/memory.json");
-    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    cJSON *json = child_read_json("run/memory.json");
     const cJSON *rank = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(json, "ranks"), 0);
     const bytes used = {number_at(rank, "used", "device in all"),
                         number_at(rank, "used", "pinned host")},
@@ -85,7 +81,6 @@ static bytes taken(const char *what)
            "%s: took %.0f and %.0f bytes, not %.0f and %.0f", what, used.device, used.pinned,
            planned.device, planned.pinned);
     cJSON_Delete(json);
-    free(text);
     return used;
 }
 
@@ -305,18 +300,16 @@ static void check_most(void)
 /* The share that the run's config has of what -1 left open, beside what was asked for. */
 static double kept_of_run(void)
 {
-    char *text = child_read("run/config.json");
-    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    cJSON *json = child_read_json("run/config.json");
     const double kept = number_at(json, "offload", "chosen_kept");
     const cJSON *offload = cJSON_GetObjectItemCaseSensitive(json, "offload"),
                 *asked = cJSON_GetObjectItemCaseSensitive(offload, "experts"),
                 *degree = cJSON_GetObjectItemCaseSensitive(offload, "chosen_experts");
     EXPECT(cJSON_IsString(asked) && strcmp(asked->valuestring, "auto") == 0 &&
                number_at(json, "offload", "kept") == -1,
-           "%s", text);
-    EXPECT(cJSON_IsString(degree) && strcmp(degree->valuestring, "host") == 0, "%s", text);
+           "the run's config does not have what was asked for");
+    EXPECT(cJSON_IsString(degree) && strcmp(degree->valuestring, "host") == 0, "not on the host");
     cJSON_Delete(json);
-    free(text);
     return kept;
 }
 
@@ -340,13 +333,11 @@ static double planned_even(const char *degree)
     child c = run("train", 8, 4, (const char *[MAX_SET]){degree, "train_iters=1"});
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    char *text = child_read("run/memory.json");
-    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    cJSON *json = child_read_json("run/memory.json");
     const double even =
         number_at(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(json, "ranks"), 0), "planned",
                   "device in all");
     cJSON_Delete(json);
-    free(text);
     return even;
 }
 
@@ -385,17 +376,12 @@ static void check_uneven(void)
 /* A number of metrics, of the run's steps together. */
 static double metric(const char *key)
 {
-    char *text = child_read("run/metrics.jsonl");
+    cJSON *lines = child_read_metrics("run");
     double sum = 0;
-    for (char *line = text; line && *line; line += strcspn(line, "\n") + 1) {
-        cJSON *json = cJSON_ParseWithLength(line, strcspn(line, "\n"));
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-        EXPECT(cJSON_IsNumber(item), "no %s in %s", key, line);
-        sum += cJSON_IsNumber(item) ? item->valuedouble : NAN;
-        cJSON_Delete(json);
-    }
-    EXPECT(text && *text, "no metrics");
-    free(text);
+    EXPECT(lines->child, "no metrics");
+    for (const cJSON *line = lines->child; line; line = line->next)
+        sum += number_of(line, key);
+    cJSON_Delete(lines);
     return sum;
 }
 
@@ -437,25 +423,21 @@ static void check_metrics(void)
 /* The largest or the least of a number of metrics, of the steps that have it. */
 static double bound_metric(const char *key, bool largest)
 {
-    char *text = child_read("run/metrics.jsonl");
+    cJSON *lines = child_read_metrics("run");
     double value = NAN;
-    for (char *line = text; line && *line; line += strcspn(line, "\n") + 1) {
-        cJSON *json = cJSON_ParseWithLength(line, strcspn(line, "\n"));
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-        const double now = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    for (const cJSON *line = lines->child; line; line = line->next) {
+        const double now = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(line, key));
         value = largest ? fmax(value, now) : fmin(value, now);
-        cJSON_Delete(json);
     }
-    EXPECT(!isnan(value), "no %s in %s", key, text ? text : "nothing");
-    free(text);
+    EXPECT(!isnan(value), "no %s", key);
+    cJSON_Delete(lines);
     return value;
 }
 
 /* Whether the timeline has a step of an expert that begins before the last backward has ended. */
 static bool steps_beside_backward(void)
 {
-    char *text = child_read("run/trace.json");
-    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    cJSON *json = child_read_json("run/trace.json");
     const cJSON *event;
     double first_us = INFINITY, last_us = -INFINITY;
     cJSON_ArrayForEach(event, cJSON_GetObjectItemCaseSensitive(json, "traceEvents"))
@@ -470,7 +452,6 @@ static bool steps_beside_backward(void)
     }
     EXPECT(isfinite(first_us) && isfinite(last_us), "no steps in the timeline");
     cJSON_Delete(json);
-    free(text);
     return first_us < last_us;
 }
 
@@ -508,15 +489,9 @@ static void check_hidden(void)
 /* The run's loss on its validation part. */
 static double evaluate(const char *a, const char *b)
 {
-    child c;
-    CHILD_RUN(&c, "eval", "run", "--json", "--set", a, "--set", b);
-    cJSON *json = c.out ? cJSON_Parse(c.out) : NULL;
-    const cJSON *loss = cJSON_GetObjectItemCaseSensitive(json, "loss");
-    EXPECT(c.exit_code == 0 && cJSON_IsNumber(loss), "eval: exit %d: %s%s", c.exit_code, c.err,
-           c.out);
-    const double value = cJSON_IsNumber(loss) ? loss->valuedouble : NAN;
+    cJSON *json = child_json(WORDS("eval", "run", "--json", "--set", a, "--set", b));
+    const double value = number_of(json, "loss");
     cJSON_Delete(json);
-    child_release(&c);
     return value;
 }
 
@@ -525,11 +500,7 @@ static void resume(const char *const more[MAX_SET], const char *says, const char
 {
     const char *args[MAX_ARGS] = {"train", "--out", "run", "--resume"};
     child c;
-    int count = 4;
-    for (int i = 0; i < MAX_SET && more[i]; i++) {
-        args[count++] = "--set";
-        args[count++] = more[i];
-    }
+    child_add_sets(args, more, MAX_SET);
     child_run(&c, args, NULL);
     EXPECT(c.exit_code == 0 && (!says || strstr(c.err, says)) && (!not || !strstr(c.err, not )),
            "resumed: exit %d: %s", c.exit_code, c.err);
@@ -562,16 +533,13 @@ static void check_later(void)
 
 int main(void)
 {
-    char folder[32], text[8001];
+    char folder[32];
     EXPECT(child_folder_enter(folder), "no folder");
     if (weft_path_is_memory("/tmp"))
         snprintf(elsewhere, sizeof elsewhere, ", \"offload\": {\"path\": \"%s\"}",
                  getenv("WEFT_BINARY_DIR"));
-    for (size_t i = 0; i < sizeof text - 1; i++)
-        text[i] = "the quick brown fox jumps over the lazy dog\n"[i % 44];
-    text[sizeof text - 1] = '\0';
-    EXPECT(child_write("text.txt", text) && child_write("cluster.json", cluster), "files");
-    CHILD_GOOD("prepare", "text.txt", "--out", "corpus");
+    EXPECT(child_write("cluster.json", cluster), "files");
+    child_make_corpus("corpus", 8000);
     check_device();
     check_most();
     check_host();

@@ -7,16 +7,14 @@
  * With "nodes" two ranks make a node: experts move inside it alone.
  *
  * Runs under mpirun with 4 ranks: [nodes | the number of a case]. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "comm/mpi/mpi_comm.h"
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
 #include "tests/launcher/weights.h"
+#include "tests/world.h"
 
 enum { NUM_STEPS = 4, MAX_SET = 6 };
 
@@ -32,8 +30,6 @@ enum { NUM_STEPS = 4, MAX_SET = 6 };
     "0.3, "                                                                                        \
     "\"num_experts\": 4, \"moe_router_topk\": 1, \"moe_expert_capacity_factor\": 1.0, "            \
     "\"moe_layer_freq\": 2, \"swiglu\": true, \"moe_shared_expert_intermediate_size\": 16}"
-#define BF16 ", \"precision\": \"bf16\""
-#define UNCLIPPED ", \"clip_grad\": 0"
 #define RECOMPUTE_MOE ", \"recompute_granularity\": \"selective\", \"recompute_modules\": [\"moe\"]"
 #define HOT(load) "model.moe_router_forced_load=" load
 /* Rows take longer than uploads. */
@@ -85,7 +81,6 @@ static const placed_case cases[] = {
     {4, 8, SPLIT, MOE(2, 8), "dp=4,ep=4,binding=dp", "", {REPLICAS("3"), HOT("4"), SLOW}},
 };
 
-static char folder[64];
 static bool on_nodes; /* of two ranks */
 static double num_away;
 
@@ -94,46 +89,17 @@ enum { NONE, HOME, BALANCED, NUM_WAYS };
 
 static void set_way(const placed_case *c, int way, mesh_training *what)
 {
-    int count = 0;
+    const char *const places[] = {"train.micro_batch_size=1",
+                                  way == NONE ? NULL : "offload.experts=host",
+                                  way == BALANCED ? "offload.placement=balanced" : NULL};
     memset(what->set, 0, sizeof what->set);
-    what->set[count++] = "train.micro_batch_size=1";
-    if (way != NONE)
-        what->set[count++] = "offload.experts=host";
-    if (way == BALANCED)
-        what->set[count++] = "offload.placement=balanced";
+    mesh_set(what, places, 3);
     for (int k = 0; k < MAX_SET && c->set[k]; k++) {
         const bool others = strncmp(c->set[k], "offload.", 8) == 0 &&
                             (way == NONE || strstr(c->set[k], "replicas"));
         if (!others || way == BALANCED)
-            what->set[count++] = c->set[k];
+            mesh_set(what, &c->set[k], 1);
     }
-}
-
-static bool near(bool bits, double a, double b)
-{
-    return bits ? a == b : fabs(a - b) <= 1e-5 * fabs(b);
-}
-
-static void compare(const placed_case *c, int i, const char *what, bool bits,
-                    const weft_step_result *got, const weft_step_result *wanted)
-{
-    for (int s = 0; s < NUM_STEPS; s++)
-        EXPECT(near(bits, got[s].loss, wanted[s].loss) &&
-                   near(bits, got[s].grad_norm, wanted[s].grad_norm) &&
-                   got[s].dropped_tokens == wanted[s].dropped_tokens,
-               "case %d, %s, beside %s: step %d: loss %.17g, not %.17g; gradient norm %.17g, not "
-               "%.17g",
-               i, c->mesh, what, s + 1, got[s].loss, wanted[s].loss, got[s].grad_norm,
-               wanted[s].grad_norm);
-}
-
-/* Key biases have no gradient but rounding errors, which Adam makes steps of. */
-static void compare_saved(int i, bool bits, const char *got, const char *wanted)
-{
-    const weights_difference d = weights_compare(got, wanted, "");
-    EXPECT(d.count > 0 && (bits ? d.num_unequal == 0 : d.worst < 1e-3),
-           "case %d: %d of %d datasets differ, %s most (%g)", i, d.num_unequal, d.count, d.where,
-           d.worst);
 }
 
 static void check_moved(const placed_case *c, int i, weft_step_result results[][NUM_STEPS])
@@ -156,65 +122,61 @@ static void check_moved(const placed_case *c, int i, weft_step_result results[][
 
 static void check(weft_comm *part, const placed_case *c, int i)
 {
+    /* Key biases have no gradient but rounding errors, which Adam makes steps of. */
+    const double of_none[] = {c->kind == SAME ? 0 : 1e-5, c->kind == SAME ? 0 : 1e-3},
+                 of_home[] = {c->kind != SPLIT ? 0 : 1e-5, c->kind != SPLIT ? 0 : 1e-3};
     weft_step_result results[NUM_WAYS][NUM_STEPS], again[NUM_STEPS];
-    char name[32], saved[NUM_WAYS][128], from[NUM_WAYS][160];
-    snprintf(name, sizeof name, "case %d", i);
-    mesh_training what = {.name = name,
-                          .model = c->model,
+    char name[NUM_WAYS][32];
+    mesh_training what = {.model = c->model,
                           .mesh = c->mesh,
                           .train = c->train,
                           .batch = c->batch,
-                          .steps = NUM_STEPS};
+                          .steps = NUM_STEPS,
+                          .saves = true};
     for (int way = 0; way < NUM_WAYS; way++) {
-        snprintf(saved[way], sizeof saved[way], "%s/%d-%s", folder, i, ways[way]);
-        snprintf(from[way], sizeof from[way], "%s/step-%d", saved[way], NUM_STEPS);
+        snprintf(name[way], sizeof name[way], "case-%d-%s", i, ways[way]);
+        what.name = name[way];
         set_way(c, way, &what);
-        what.checkpoint = saved[way];
         mesh_run(part, &what, results[way]);
     }
-    compare(c, i, "none", c->kind == SAME, results[BALANCED], results[NONE]);
-    compare(c, i, "home", c->kind != SPLIT, results[BALANCED], results[HOME]);
+    mesh_compare(results[BALANCED], results[NONE], NUM_STEPS, of_none[0], "case %d, %s, none", i,
+                 c->mesh);
+    mesh_compare(results[BALANCED], results[HOME], NUM_STEPS, of_home[0], "case %d, %s, home", i,
+                 c->mesh);
     check_moved(c, i, results);
     if (weft_comm_rank(part) == 0) {
-        compare_saved(i, c->kind == SAME, from[BALANCED], from[NONE]);
-        compare_saved(i, c->kind != SPLIT, from[BALANCED], from[HOME]);
+        weights_expect(name[BALANCED], name[NONE], NUM_STEPS, "", of_none[1]);
+        weights_expect(name[BALANCED], name[HOME], NUM_STEPS, "", of_home[1]);
     }
-    what.checkpoint = NULL;
-    what.from = from[BALANCED];
+    what.saves = false;
+    what.from = name[BALANCED];
+    what.from_step = NUM_STEPS;
     set_way(c, NONE, &what);
     mesh_run(part, &what, results[NONE]);
-    what.from = from[NONE];
+    what.from = name[NONE];
     set_way(c, BALANCED, &what);
     mesh_run(part, &what, again);
-    compare(c, i, "none, each from the other's checkpoint", c->kind == SAME, again, results[NONE]);
+    mesh_compare(again, results[NONE], NUM_STEPS, of_none[0],
+                 "case %d, %s, none, each from the other's checkpoint", i, c->mesh);
 }
 
 int main(int argc, char **argv)
 {
-    weft_comm *world, *part;
     const int only = argc > 1 && argv[1][0] >= '0' && argv[1][0] <= '9' ? atoi(argv[1]) : -1;
     on_nodes = argc > 1 && only < 0;
     if (on_nodes)
         weft_mpi_set_limits(&(weft_mpi_limits){.ranks_per_node = 2});
-    EXPECT_OK(weft_comm_create_world(&world));
-    const int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    weft_comm *world = world_begin(4);
     weft_comm_set_check(true); /* as all runs do, also those of some of the ranks */
-    snprintf(folder, sizeof folder, "/tmp/weft-tier-placed-%d", (int)getppid());
+    world_make_folder(world);
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
         if (only >= 0 && only != i)
             continue;
-        EXPECT_OK(weft_comm_split(world, rank < cases[i].world ? 0 : -1, rank, "part",
-                                  WEFT_PURPOSE_CONTROL, &part));
+        weft_comm *part = world_part(world, cases[i].world);
         if (part)
             check(part, &cases[i], i);
         weft_comm_destroy(part);
     }
-    EXPECT_OK(weft_comm_barrier(world));
     EXPECT(num_away > 0 || only >= 0, "no expert moved");
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    EXPECT(rank > 0 || system(command) == 0, "%s", command);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -56,47 +56,27 @@ typedef struct planned {
 static planned ask(const char *cluster, const char *const set[MAX_SET])
 {
     const char *args[8 + 2 * MAX_SET] = {"plan", "config.json", "--cluster", cluster, "--json"};
-    int num = 5;
-    for (int i = 0; i < MAX_SET && set[i]; i++) {
-        args[num++] = "--set";
-        args[num++] = set[i];
-    }
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    cJSON *json = cJSON_Parse(c.out);
+    child_add_sets(args, set, MAX_SET);
+    cJSON *json = child_json(args);
     const cJSON *time = cJSON_GetObjectItem(json, "time"), *row;
     const cJSON *stage = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "stages"), 0),
                 *lanes = cJSON_GetObjectItem(stage, "experts_time");
-    planned p = {number_of(json, "step_time_s"),
-                 number_of(time, "compute"),
-                 number_of(time, "upload"),
-                 0,
-                 0,
-                 0,
-                 0,
-                 0,
-                 0,
-                 0};
+    planned p = {.step = number_of(json, "step_time_s"),
+                 .compute = number_of(time, "compute"),
+                 .upload = number_of(time, "upload")};
     cJSON_ArrayForEach(row, time) p.times += row->valuedouble;
-    if (lanes)
-        p = (planned){p.step,
-                      p.compute,
-                      p.upload,
-                      p.times,
-                      number_of(lanes, "up"),
-                      number_of(lanes, "down"),
-                      number_of(lanes, "host"),
-                      cJSON_HasObjectItem(lanes, "file") ? number_of(lanes, "file") : 0,
-                      0,
-                      0};
+    if (lanes) {
+        p.up = number_of(lanes, "up");
+        p.down = number_of(lanes, "down");
+        p.host = number_of(lanes, "host");
+    }
     if (lanes && cJSON_HasObjectItem(lanes, "file")) {
+        p.file = number_of(lanes, "file");
         p.read = number_of(stage, "read_bytes");
         p.written = number_of(stage, "written_bytes");
     }
     EXPECT_NEAR(p.times, p.step, 1e-6 * p.step);
     cJSON_Delete(json);
-    child_release(&c);
     return p;
 }
 
@@ -273,19 +253,15 @@ static void check_file(void)
     EXPECT(at_once.file <= quarter.file && at_once.step > 0.99 * at_once.file &&
                at_once.step < 1.3 * at_once.file,
            "at once a step of %g s, its file's %g", at_once.step, at_once.file);
-    CHILD_RUN(&c, "plan", "config.json", "--cluster", "fast.json", "--set", FROM_FILE);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "storage.read or storage.write is not known"),
-           "exit %d: %s", c.exit_code, c.out);
-    child_release(&c);
+    child_says(WORDS("plan", "config.json", "--cluster", "fast.json", "--set", FROM_FILE), 0,
+               WORDS("storage.read or storage.write is not known"), NULL);
     CHILD_RUN(&c, "plan", "config.json", "--cluster", "disk.json", "--set", FROM_FILE);
     EXPECT(strstr(c.out, "  read and written  in a file\n") && strstr(c.out, "  8 MiB\n"), "%s",
            c.out);
     child_release(&c);
-    CHILD_RUN(&c, "schedule", "config.json", "--level", "experts", "--program", "--set", FROM_FILE);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "read file weight after_step expert=0") &&
-               strstr(c.out, "write file gradient expert=7"),
-           "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
+    child_says(
+        WORDS("schedule", "config.json", "--level", "experts", "--program", "--set", FROM_FILE), 0,
+        WORDS("read file weight after_step expert=0", "write file gradient expert=7"), NULL);
 }
 
 /* Every step ends with all that it reads and writes, however late that comes. */
@@ -334,13 +310,10 @@ static void check_places(void)
 
 static void check_text(void)
 {
-    child c;
-    CHILD_RUN(&c, "plan", "config.json", "--cluster", "fast.json");
-    EXPECT(c.exit_code == 0 && strstr(c.out, "  in host memory ") &&
-               strstr(c.out, "      0  experts          8 MiB  30 ms ") &&
-               !strstr(c.out, "activations"),
-           "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
+    child_says(
+        WORDS("plan", "config.json", "--cluster", "fast.json"), 0,
+        WORDS("  in host memory ", "      0  experts          8 MiB  30 ms ", "!activations"),
+        NULL);
 }
 
 int main(void)

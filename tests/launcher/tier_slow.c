@@ -15,9 +15,9 @@
 
 #include <weft/device.h>
 
-#include "tests/expect.h"
 #include "tests/launcher/meshes.h"
 #include "tests/launcher/weights.h"
+#include "tests/world.h"
 
 enum { NUM_STEPS = 3, DELAY_US = 150, LONG_DELAY_US = 12000, MAX_SET = 5 };
 
@@ -70,7 +70,7 @@ weft_status __wrap_weft_lane_copy(weft_lane *lane, void *to, const void *from, s
     "{\"num_layers\": 2, \"hidden_size\": 16, \"ffn_hidden_size\": 24, "                           \
     "\"num_attention_heads\": 4, \"seq_length\": 16, \"vocab_size\": 37, "                         \
     "\"init_method_std\": 0.1, \"num_experts\": 5, \"moe_router_topk\": 2}"
-#define UNCLIPPED "train.clip_grad=0"
+#define NO_CLIP "train.clip_grad=0"
 #define MANY "model.num_experts=24" /* some without rows */
 #define FROM_FILE "offload.experts=file"
 #define KEPT "offload.kept=0.4"
@@ -87,58 +87,44 @@ typedef struct slow_case {
 
 static const slow_case cases[] = {
     {1, 1, "tp=1", {"offload.slots=2"}},
-    {1, 1, "tp=1", {UNCLIPPED, KEPT}},
+    {1, 1, "tp=1", {NO_CLIP, KEPT}},
     {1, 1, "tp=1", {KEPT}},
-    {1, 1, "tp=1", {UNCLIPPED, ORDER("demand")}},
+    {1, 1, "tp=1", {NO_CLIP, ORDER("demand")}},
     {1, 1, "tp=1", {ORDER("layer"), AFTER}},
     {1, 3, "tp=1", {"offload.slots=2"}},
-    {1, 3, "tp=1", {UNCLIPPED, KEPT}},
+    {1, 3, "tp=1", {NO_CLIP, KEPT}},
     {1, 1, "tp=1", {STATE, KEPT, "parallel.ddp_bucket_size=1000"}},
-    {2, 4, "dp=2,ep=1,binding=dp,zero=3", {STATE, UNCLIPPED}},
+    {2, 4, "dp=2,ep=1,binding=dp,zero=3", {STATE, NO_CLIP}},
     {1, 1, "tp=1", {FROM_FILE, KEPT}},
-    {1, 3, "tp=1", {FROM_FILE, UNCLIPPED}},
+    {1, 3, "tp=1", {FROM_FILE, NO_CLIP}},
     {2, 2, "dp=2,ep=1,binding=dp", {KEPT}},
-    {2, 2, "dp=2,ep=1,binding=dp", {UNCLIPPED}},
+    {2, 2, "dp=2,ep=1,binding=dp", {NO_CLIP}},
     {2, 2, "dp=2,ep=1,binding=dp", {MANY, KEPT}},
-    {2, 2, "dp=2,ep=1,binding=dp", {MANY, UNCLIPPED, KEPT}},
-    {2, 4, "dp=2,ep=1,binding=dp,zero=0", {UNCLIPPED, "train.precision=bf16"}},
+    {2, 2, "dp=2,ep=1,binding=dp", {MANY, NO_CLIP, KEPT}},
+    {2, 4, "dp=2,ep=1,binding=dp,zero=0", {NO_CLIP, "train.precision=bf16"}},
     /* Experts of one rank computed on the other: whose step, and whose gradients, come late. */
     {2, 2, PLACED, {BALANCED}},
-    {2, 2, PLACED, {BALANCED, UNCLIPPED, KEPT}},
+    {2, 2, PLACED, {BALANCED, NO_CLIP, KEPT}},
     {2, 4, PLACED, {BALANCED, KEPT}},
-    {2, 6, PLACED, {BALANCED, UNCLIPPED}},
+    {2, 6, PLACED, {BALANCED, NO_CLIP}},
     {2, 8, PLACED, {"offload.placement=balanced", "model.num_experts=4", "model.num_layers=1"}},
 };
 
-static char folder[64];
 static const char *device;
 
-/* Leaves a checkpoint in folder/name, at once behind the last step. */
+/* Leaves a checkpoint, at once behind the last step. */
 static void train(weft_comm *part, const slow_case *c, const char *degree, const char *name,
                   weft_step_result *out)
 {
-    char checkpoint[128];
-    snprintf(checkpoint, sizeof checkpoint, "%s/%s", folder, name);
-    mesh_training what = {.name = "slow",
+    mesh_training what = {.name = name,
                           .model = MODEL,
                           .mesh = c->mesh,
                           .batch = c->batch,
                           .steps = NUM_STEPS,
-                          .checkpoint = checkpoint,
+                          .saves = true,
                           .set = {device, degree}};
-    memcpy(what.set + 2, c->set, sizeof c->set);
+    mesh_set(&what, c->set, MAX_SET);
     mesh_run(part, &what, out);
-}
-
-static void compare_saved(const slow_case *c)
-{
-    char path[2][160];
-    snprintf(path[0], sizeof path[0], "%s/slow/step-%d", folder, NUM_STEPS);
-    snprintf(path[1], sizeof path[1], "%s/wanted/step-%d", folder, NUM_STEPS);
-    const weights_difference d = weights_compare(path[0], path[1], "");
-    EXPECT(d.count > 20 && d.num_unequal == 0,
-           "%s, %s, slow %s: %d of %d datasets differ, %s most (%g)", c->mesh, c->set[0], slow,
-           d.num_unequal, d.count, d.where, d.worst);
 }
 
 static bool has(const slow_case *c, const char *set)
@@ -155,11 +141,15 @@ static void check(weft_comm *part, const slow_case *c)
                                         "host",    "file",      "landings"};
     const bool is_placed = strcmp(c->mesh, PLACED) == 0;
     weft_step_result wanted[NUM_STEPS], got[NUM_STEPS];
+    char names[2][32]; /* the ranks train cases of one beside each other */
+    for (int i = 0; i < 2; i++)
+        snprintf(names[i], sizeof names[i], "%s-%d", i ? "slow" : "wanted",
+                 c->world == 1 ? own_rank : 2);
     slow = NULL;
     /* Sums over micro-batches are taken in another order on the device, and a GPU's AdamW rounds
      * its own way. */
     const bool on_host = c->batch > c->world || strcmp(device, CPU) != 0;
-    train(part, c, on_host ? "offload.experts=host" : "offload.experts=none", "wanted", wanted);
+    train(part, c, on_host ? "offload.experts=host" : "offload.experts=none", names[0], wanted);
     for (size_t i = 0; i < (is_placed ? 2 : 1) * sizeof lanes / sizeof *lanes; i++) {
         slow = lanes[i % (sizeof lanes / sizeof *lanes)];
         if ((strcmp(slow, "file") == 0 && !has(c, FROM_FILE)) ||
@@ -170,17 +160,12 @@ static void check(weft_comm *part, const slow_case *c)
                                                                                  : DELAY_US;
         slow_rank = is_placed ? (int)(i / (sizeof lanes / sizeof *lanes)) : -1;
         num_delays = 0;
-        train(part, c, "offload.experts=host", "slow", got);
+        train(part, c, "offload.experts=host", names[1], got);
         EXPECT(num_delays > 0 || (is_placed && slow_rank != own_rank), "%s, %s: no lane \"%s\"",
                c->mesh, c->set[0], slow);
-        for (int s = 0; s < NUM_STEPS; s++)
-            EXPECT(got[s].loss == wanted[s].loss && got[s].grad_norm == wanted[s].grad_norm,
-                   "%s, %s, slow %s: step %d: loss %.17g, not %.17g; gradient norm %.17g, not "
-                   "%.17g",
-                   c->mesh, c->set[0], slow, s + 1, got[s].loss, wanted[s].loss, got[s].grad_norm,
-                   wanted[s].grad_norm);
+        mesh_compare(got, wanted, NUM_STEPS, 0, "%s, %s, slow %s", c->mesh, c->set[0], slow);
         if (weft_comm_rank(part) == 0)
-            compare_saved(c);
+            weights_expect(names[1], names[0], NUM_STEPS, "", 0);
         EXPECT_OK(weft_comm_barrier(part));
     }
 }
@@ -188,32 +173,24 @@ static void check(weft_comm *part, const slow_case *c)
 int main(int argc, char **argv)
 {
     const char *why = NULL;
-    weft_comm *world, *part;
-    EXPECT_OK(weft_comm_create_world(&world));
-    const int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 2, "run with 2 ranks");
-    own_rank = rank;
+    weft_comm *world = world_begin(2);
+    own_rank = weft_comm_rank(world);
     device = argc > 1 ? argv[1] : CPU;
     if (strcmp(device, CPU) != 0 && weft_device_num_cuda(&why) == 0) {
-        if (rank == 0)
+        if (own_rank == 0)
             printf("skipped: no CUDA device: %s\n", why);
         weft_comm_destroy(world);
         return 77;
     }
-    EXPECT_OK(weft_comm_split(world, rank, 0, "part", WEFT_PURPOSE_CONTROL, &part));
+    weft_comm *part;
+    EXPECT_OK(weft_comm_split(world, own_rank, 0, "part", WEFT_PURPOSE_CONTROL, &part));
+    world_make_folder(world);
     int num_alone = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const bool is_alone = cases[i].world == 1;
-        snprintf(folder, sizeof folder, "/tmp/weft-tier-slow-%d/%d", (int)getppid(),
-                 is_alone ? rank : 2);
-        if (!is_alone || num_alone++ % 2 == rank) /* the ranks share the cases of one */
+        if (!is_alone || num_alone++ % 2 == own_rank) /* the ranks share the cases of one */
             check(is_alone ? part : world, &cases[i]);
     }
     weft_comm_destroy(part);
-    EXPECT_OK(weft_comm_barrier(world));
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf /tmp/weft-tier-slow-%d", (int)getppid());
-    EXPECT(rank > 0 || system(command) == 0, "%s", command);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -218,8 +218,7 @@ static void plant(const torture_state *state, int start, int exit_code)
 {
     char command[768], latest[160];
     int newest = 0, before;
-    snprintf(latest, sizeof latest, "%s/checkpoints/latest", state->run);
-    char *text = child_read(latest);
+    char *text = child_read_in(state->run, "checkpoints/latest");
     if (text)
         sscanf(text, "step-%d", &newest);
     free(text);

@@ -55,9 +55,7 @@ torture_saved torture_look_at(const torture_state *state, int step)
 
 static int read_latest(const torture_state *state)
 {
-    char path[PATH_BYTES];
-    snprintf(path, sizeof path, "%s/checkpoints/latest", state->run);
-    char *text = child_read(path);
+    char *text = child_read_in(state->run, "checkpoints/latest");
     int step = 0;
     if (text && (sscanf(text, "step-%d", &step) != 1 || step < 1 || step > state->steps)) {
         torture_violation("latest is \"%s\"", text);
@@ -146,9 +144,7 @@ static void judge_line(torture_state *state, char *line, int start)
 /* A last line without its end is of a step that the kill cut off. */
 static void judge_metrics(torture_state *state, int start)
 {
-    char path[PATH_BYTES];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", state->run);
-    char *text = child_read(path);
+    char *text = child_read_in(state->run, "metrics.jsonl");
     state->last = 0;
     for (char *line = text, *end; line && (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
@@ -162,9 +158,7 @@ static void judge_metrics(torture_state *state, int start)
 
 bool torture_reference_read(torture_state *state)
 {
-    char path[PATH_BYTES];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", state->reference);
-    char *text = child_read(path);
+    char *text = child_read_in(state->reference, "metrics.jsonl");
     int found = 0;
     for (char *line = text; line && *line; line = strchr(line, '\n') + 1) {
         int step = 0;

@@ -7,6 +7,8 @@
 
 #include <hdf5.h>
 
+#include "tests/world.h"
+
 typedef struct comparison {
     hid_t other;
     const char *prefix;
@@ -76,4 +78,15 @@ weights_difference weights_compare(const char *a, const char *b, const char *pre
     if (other >= 0)
         H5Fclose(other);
     return result;
+}
+
+void weights_expect(const char *got, const char *wanted, int step, const char *prefix, double bound)
+{
+    char path[2][300];
+    snprintf(path[0], sizeof path[0], "%s/%s/step-%d", world_folder, got, step);
+    snprintf(path[1], sizeof path[1], "%s/%s/step-%d", world_folder, wanted, step);
+    const weights_difference d = weights_compare(path[0], path[1], prefix);
+    EXPECT(d.count > 20 && (bound > 0 ? d.worst <= bound : d.num_unequal == 0),
+           "%s against %s: %d of %d datasets differ, %s most (%g)", got, wanted, d.num_unequal,
+           d.count, d.where, d.worst);
 }

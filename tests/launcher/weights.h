@@ -13,4 +13,9 @@ typedef struct weights_difference {
  * state) against that of step folder `b`. count 0: a file cannot be read. */
 weights_difference weights_compare(const char *a, const char *b, const char *prefix);
 
+/* Compares what two runs in world_folder (tests/world.h) have saved after this step: each dataset
+ * is within `bound`; 0: has the bits. */
+void weights_expect(const char *got, const char *wanted, int step, const char *prefix,
+                    double bound);
+
 #endif

@@ -565,11 +565,6 @@ static const misuse misuses[] = {
     {{"inspect", "run", "--flight", "--sample", "2"},
      "weft inspect: --flight: of all steps, and --sample names one\n"},
     {{"inspect", "--deep", "a"}, "weft inspect: --deep: unknown option"},
-    {{"prepare", "text.txt"}, "weft prepare: "},
-    {{"prepare", "--out", "x"}, "weft prepare: "},
-    {{"prepare", "text.txt", "--out", "x", "--tokenizer", "gpt3"},
-     "weft prepare: unknown tokenizer \"gpt3\"; expected bytes, gpt2 or the path of a "
-     "tokenizer.json; did you mean gpt2?\n"},
 };
 
 #define CLUSTER "{\"name\": \"c\", \"num_nodes\": 1, \"ranks_per_node\": 8, "
@@ -592,17 +587,9 @@ static const struct {
 static const char *const no_mpirun[] = {"PATH=/nonexistent", NULL};
 static bool make_files(void)
 {
-    char text[2001], line[] = "the quick brown fox jumps over the lazy dog\n";
-    child c;
-    for (size_t i = 0; i < sizeof text - 1; i++)
-        text[i] = line[i % (sizeof line - 1)];
-    text[sizeof text - 1] = '\0';
-    bool good = child_write("text.txt", text);
-    for (int i = 0; i < 2; i++) {
-        CHILD_RUN(&c, "prepare", "text.txt", "--out", i ? "bare" : "corpus");
-        good = good && c.exit_code == 0;
-        child_release(&c);
-    }
+    bool good = true;
+    child_make_corpus("bare", 2000);
+    child_make_corpus("corpus", 2000);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         good = good && child_write(files[i].name, files[i].text);
     return good && mkfifo("pipe", 0600) == 0 && unlink("bare.json") == 0;

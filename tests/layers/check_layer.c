@@ -5,8 +5,9 @@
 #include <weft/weft.h>
 
 #include "layers/check/internal.h"
-#include "tests/expect.h"
+#include "tests/world.h"
 #include "tests/layers/harness.h"
+#include "tests/layers/stub.h"
 
 /* --- a layer and a loss that can be wrong -------------------------------------------------- */
 
@@ -225,11 +226,6 @@ static weft_status gate_backward(weft_layer *layer, weft_pass *pass, const weft_
     return WEFT_OK;
 }
 
-static void own_destroy(weft_layer *layer)
-{
-    free(layer);
-}
-
 static weft_layer_ops gate_ops = {.struct_bytes = sizeof(weft_layer_ops),
                                   .kind = "gate",
                                   .state_bytes = sizeof(gate_state),
@@ -237,23 +233,9 @@ static weft_layer_ops gate_ops = {.struct_bytes = sizeof(weft_layer_ops),
                                   .init = gate_init,
                                   .forward = gate_forward,
                                   .backward = gate_backward,
-                                  .destroy = own_destroy};
+                                  .destroy = stub_destroy};
 
 /* A last layer: half the mean square of its rows. */
-static void loss_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    (void)layer;
-    (void)shape;
-    (void)out;
-}
-
-static weft_status loss_init(weft_layer *layer, weft_build *build)
-{
-    (void)layer;
-    (void)build;
-    return WEFT_OK;
-}
-
 static weft_status loss_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                 weft_tensor *y)
 {
@@ -285,26 +267,18 @@ static weft_status loss_backward(weft_layer *layer, weft_pass *pass, const weft_
 static const weft_layer_ops loss_ops = {.struct_bytes = sizeof(weft_layer_ops),
                                         .kind = "squares",
                                         .state_bytes = sizeof(weft_tensor),
-                                        .describe = loss_describe,
-                                        .init = loss_init,
+                                        .describe = stub_describe,
+                                        .init = stub_init,
                                         .forward = loss_forward,
                                         .backward = loss_backward,
-                                        .destroy = own_destroy,
+                                        .destroy = stub_destroy,
                                         .makes_loss = true};
-
-static weft_layer *own(const weft_layer_ops *ops, size_t bytes)
-{
-    weft_layer *layer = calloc(1, bytes);
-    if (layer)
-        layer->ops = ops;
-    return layer;
-}
 
 static weft_status build_own(weft_model *model, const weft_model_options *options)
 {
     WEFT_TRY(weft_model_add_embedding(model, options));
-    WEFT_TRY(weft_model_add(model, own(&gate_ops, sizeof(gate))));
-    return weft_model_add(model, own(&loss_ops, sizeof(weft_layer)));
+    WEFT_TRY(weft_model_add(model, stub_create(&gate_ops, sizeof(gate))));
+    return weft_model_add(model, stub_create(&loss_ops, sizeof(weft_layer)));
 }
 
 /* --- a layer with a lane of its own --------------------------------------------------------- */
@@ -365,7 +339,7 @@ static const weft_layer_ops copier_ops = {.struct_bytes = sizeof(weft_layer_ops)
 static weft_status build_copier(weft_model *model, const weft_model_options *options)
 {
     WEFT_TRY(weft_model_add_embedding(model, options));
-    WEFT_TRY(weft_model_add(model, own(&copier_ops, sizeof(copier))));
+    WEFT_TRY(weft_model_add(model, stub_create(&copier_ops, sizeof(copier))));
     return weft_model_add_head(model, options);
 }
 
@@ -374,7 +348,7 @@ static weft_status build_inside(weft_model *model, const weft_model_options *opt
 {
     WEFT_TRY(weft_model_add_embedding(model, options));
     WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options),
-                                  own(&gate_ops, sizeof(gate))));
+                                  stub_create(&gate_ops, sizeof(gate))));
     return weft_model_add_head(model, options);
 }
 
@@ -475,9 +449,7 @@ static void check_own_lane(weft_comm *world)
 
 int main(void)
 {
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
-    EXPECT(weft_comm_size(world) == 2, "run with 2 ranks");
+    weft_comm *world = world_begin(2);
     for (int f = NONE; f < NUM_FAULTS; f++)
         check_fault(world, (fault)f);
     check_inside(world);
@@ -536,7 +508,5 @@ int main(void)
                    "\"moe_z_loss_coeff\": 0.1, "
                    "\"moe_shared_expert_intermediate_size\": 8",
                    b ? WEFT_BINDING_DP : WEFT_BINDING_TP, WEFT_F32, "(moe)");
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -5,7 +5,7 @@
 
 #include "kernels/kernels.h"
 #include "layers/describe/rehearse.h"
-#include "tests/expect.h"
+#include "tests/world.h"
 #include "tests/layers/rig.h"
 #include "tests/layers/used.h"
 
@@ -468,10 +468,7 @@ static void check_halves(const cost_case *cases, size_t num, weft_comm *part, co
 static void check_on(const cost_case *cases, size_t num, weft_comm *world, int ranks,
                      const char *mesh)
 {
-    weft_comm *part;
-    int rank = weft_comm_rank(world);
-    EXPECT_OK(
-        weft_comm_split(world, rank < ranks ? 0 : -1, rank, "part", WEFT_PURPOSE_CONTROL, &part));
+    weft_comm *part = world_part(world, ranks);
     if (!part)
         return;
     for (size_t i = 0; i < num; i++)
@@ -491,9 +488,7 @@ int main(void)
         NUM_DENSE = sizeof dense_cases / sizeof *dense_cases,
         NUM_MOE = sizeof moe_cases / sizeof *moe_cases
     };
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    weft_comm *world = world_begin(4);
     static const struct {
         int ranks;
         const char *mesh;
@@ -516,7 +511,5 @@ int main(void)
         check_on(moe_cases, NUM_MOE, world, moe[m].ranks, moe[m].mesh);
     check_stage(&dense_cases[NUM_DENSE - 2], world, "tp=2,pp=2");
     check_stage(&dense_cases[NUM_DENSE - 1], world, "dp=2,pp=2");
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -3,7 +3,7 @@
  * ranks. */
 #include <math.h>
 
-#include "tests/expect.h"
+#include "tests/world.h"
 #include "tests/layers/training.h"
 
 #define MODEL                                                                                      \
@@ -67,19 +67,13 @@ static void check(weft_comm *part, int i, double *single_loss)
 
 int main(void)
 {
-    weft_comm *world, *part;
     double single_loss = 0;
-    EXPECT_OK(weft_comm_create_world(&world));
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
-    int rank = weft_comm_rank(world);
+    weft_comm *world = world_begin(4);
     for (int i = 0; i < NUM_CASES; i++) {
-        EXPECT_OK(weft_comm_split(world, rank < cases[i].stages ? 0 : -1, rank, "part",
-                                  WEFT_PURPOSE_CONTROL, &part));
+        weft_comm *part = world_part(world, cases[i].stages);
         if (part)
             check(part, i, &single_loss);
         weft_comm_destroy(part);
     }
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

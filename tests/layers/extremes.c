@@ -2,7 +2,7 @@
  * mesh allows. Each against its definition or one rank. Runs with 4 ranks. */
 #include <stdlib.h>
 
-#include "tests/expect.h"
+#include "tests/world.h"
 #include "tests/layers/moe_case.h"
 #include "tests/layers/training.h"
 
@@ -88,11 +88,9 @@ enum { NUM_MESHES = sizeof meshes / sizeof *meshes };
 /* Tokens that TP cannot slice are refused, not rounded. */
 static void check_refusal(weft_comm *world)
 {
-    weft_comm *part;
     weft_arena arena = {0};
     weft_model_options options = {0};
-    int rank = weft_comm_rank(world);
-    EXPECT_OK(weft_comm_split(world, rank < 2 ? 0 : -1, rank, "part", WEFT_PURPOSE_CONTROL, &part));
+    weft_comm *part = world_part(world, 2);
     if (!part)
         return;
     EXPECT_OK(harness_options("{\"model\": {\"num_layers\": 1, \"hidden_size\": 12, "
@@ -160,11 +158,9 @@ enum { NUM_STACKS = sizeof stacks / sizeof *stacks };
 
 static void check_stack(weft_comm *world, int i)
 {
-    weft_comm *part;
     double single[STEPS], losses[STEPS], worst = 0;
     int rank = weft_comm_rank(world), ranks = stacks[i].ranks;
-    EXPECT_OK(
-        weft_comm_split(world, rank < ranks ? 0 : -1, rank, "part", WEFT_PURPOSE_CONTROL, &part));
+    weft_comm *part = world_part(world, ranks);
     if (!part)
         return;
     training_case c = {.name = stacks[i].name, .model = stacks[i].json, .global_batch = 4};
@@ -216,9 +212,7 @@ static void check_kinds(void)
 
 int main(void)
 {
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
+    weft_comm *world = world_begin(4);
     weft_comm_set_check(true);
     for (int c = 0; c < NUM_CASES; c++) {
         if (weft_comm_rank(world) == 0)
@@ -231,7 +225,5 @@ int main(void)
     check_kinds();
     for (int i = 0; i < NUM_STACKS; i++)
         check_stack(world, i);
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish() | moe_case_finish();
+    return world_finish(world) | moe_case_finish();
 }

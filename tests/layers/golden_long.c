@@ -3,6 +3,7 @@
  * tests/oracle/make_long_golden.py for the files. */
 #include "parallel/sequence.h"
 #include "tests/layers/golden_file.h"
+#include "tests/world.h"
 
 /* The next number in [-1, 1) of 24 bits, as the script makes them: splitmix64. */
 static float next_number(uint64_t *state)
@@ -154,12 +155,10 @@ int main(void)
     static const char *const ways[] = {
         "\"p2p\"", "\"all_gather\"", "\"a2a\"",
         "\"a2a+p2p\", \"hierarchical_context_parallel_sizes\": [2, 2]"};
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
+    weft_comm *world = world_begin(0);
     const bool is_shared = weft_comm_size(world) == 4;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (size_t w = 0; w < (is_shared ? sizeof ways / sizeof *ways : 1); w++)
             check(names[i], world, is_shared ? "cp=4" : "cp=1", ways[w]);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

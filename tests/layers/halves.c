@@ -6,7 +6,7 @@
 #include "layers/outline/footprint.h"
 #include "layers/pass/pass.h"
 #include "parallel/parameters/internal.h"
-#include "tests/expect.h"
+#include "tests/world.h"
 #include "tests/layers/harness.h"
 
 enum { BATCHES = 4, SEQ = 8, BATCH = 2, VOCAB = 16 };
@@ -315,9 +315,7 @@ static void check_all(weft_comm *world)
 
 int main(void)
 {
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
+    weft_comm *world = world_begin(0);
     check_all(world);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

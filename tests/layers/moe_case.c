@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "layers/moe/internal.h"
-#include "tests/expect.h"
+#include "tests/world.h"
 #include "tests/layers/moe_reference.h"
 
 enum { MAX_PARAMETERS = 8, NUM_DIRECTIONS = 3 };
@@ -329,10 +329,8 @@ double moe_case_check_mesh(const moe_case *c, weft_comm *world, const char *mesh
 
 void moe_case_check_part(const moe_case *c, weft_comm *world, int ranks, const char *mesh)
 {
-    weft_comm *part;
     int rank = weft_comm_rank(world);
-    EXPECT_OK(
-        weft_comm_split(world, rank < ranks ? 0 : -1, rank, "part", WEFT_PURPOSE_CONTROL, &part));
+    weft_comm *part = world_part(world, ranks);
     if (!part)
         return;
     double worst = moe_case_check_mesh(c, part, mesh);

@@ -3,7 +3,7 @@
  * same bits. Runs with 4 ranks. */
 #include <stdlib.h>
 
-#include "tests/expect.h"
+#include "tests/world.h"
 #include "tests/layers/moe_case.h"
 
 #define SHAPE "\"hidden_size\": 20, \"seq_length\": 8, \"num_experts\": 4, "
@@ -161,13 +161,10 @@ static void check_bits(weft_comm *world)
 
 int main(void)
 {
-    weft_comm *world, *part;
-    EXPECT_OK(weft_comm_create_world(&world));
+    weft_comm *world = world_begin(4);
     int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
     for (int m = 0; m < NUM_MESHES; m++) {
-        EXPECT_OK(weft_comm_split(world, rank < meshes[m].ranks ? 0 : -1, rank, "part",
-                                  WEFT_PURPOSE_CONTROL, &part));
+        weft_comm *part = world_part(world, meshes[m].ranks);
         num_runs = 0;
         worst = 0;
         check_pipelines(part, m);

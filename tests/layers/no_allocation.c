@@ -3,7 +3,7 @@
  * than balanced routing gives, and keeps what it grew. Runs with 2 ranks. */
 #include <stdlib.h>
 
-#include "tests/expect.h"
+#include "tests/world.h"
 #include "tests/layers/training.h"
 
 #define SHAPE                                                                                      \
@@ -78,18 +78,12 @@ static void check(weft_comm *part, int i, bool bf16)
 
 int main(void)
 {
-    weft_comm *world, *part;
-    EXPECT_OK(weft_comm_create_world(&world));
-    int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 2, "run with 2 ranks");
+    weft_comm *world = world_begin(2);
     for (int i = 0; i < NUM_CASES; i++) {
-        EXPECT_OK(weft_comm_split(world, rank < cases[i].ranks ? 0 : -1, rank, "part",
-                                  WEFT_PURPOSE_CONTROL, &part));
+        weft_comm *part = world_part(world, cases[i].ranks);
         for (int bf16 = 0; bf16 < 2 && part; bf16++)
             check(part, i, bf16);
         weft_comm_destroy(part);
     }
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

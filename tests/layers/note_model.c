@@ -81,7 +81,7 @@ weft_status note_model_create(note_model *m, const note_case *c)
                               .parallel = &m->parallel,
                               .num_passes = NOTE_PASSES,
                               .pairs = c->pairs,
-                              .leaves_weights = c->pairs && !c->halves && !strstr(c->mesh, "zero="),
+                              .leaves_weights = c->pairs && !c->halves,
                               .num_deferred = c->halves ? NOTE_PASSES : 0,
                               .recompute = &recompute,
                               .offload = c->offloads ? &offload : NULL,

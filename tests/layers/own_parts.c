@@ -6,44 +6,17 @@
 #include "layers/pass/pass.h"
 #include "tests/expect.h"
 #include "tests/layers/harness.h"
+#include "tests/layers/stub.h"
 
 enum { SEQ = 6, BATCH = 2 };
 
-static void no_cost(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    (void)layer;
-    (void)shape;
-    (void)out;
-}
-
-static weft_status no_init(weft_layer *layer, weft_build *build)
-{
-    (void)layer;
-    (void)build;
-    return WEFT_OK;
-}
-
-static weft_status no_pass(weft_layer *layer, weft_pass *pass, const weft_tensor *x, weft_tensor *y)
-{
-    (void)layer;
-    (void)pass;
-    (void)x;
-    (void)y;
-    return WEFT_OK;
-}
-
-static void destroy(weft_layer *layer)
-{
-    free(layer);
-}
-
 static const weft_layer_ops first_ops = {.struct_bytes = sizeof(weft_layer_ops),
                                          .kind = "first",
-                                         .describe = no_cost,
-                                         .init = no_init,
-                                         .forward = no_pass,
-                                         .backward = no_pass,
-                                         .destroy = destroy,
+                                         .describe = stub_describe,
+                                         .init = stub_init,
+                                         .forward = stub_pass,
+                                         .backward = stub_pass,
+                                         .destroy = stub_destroy,
                                          .reads_tokens = true};
 static weft_layer_ops last_ops; /* each test's own */
 
@@ -81,10 +54,7 @@ static weft_status failing_pass(weft_layer *layer, weft_pass *pass, const weft_t
 
 static weft_status add(weft_model *model, const weft_layer_ops *ops)
 {
-    weft_layer *layer = calloc(1, sizeof *layer);
-    if (layer)
-        layer->ops = ops;
-    return weft_model_add(model, layer);
+    return weft_model_add(model, stub_create(ops, sizeof(weft_layer)));
 }
 
 static weft_status build_two(weft_model *model, const weft_model_options *options)
@@ -98,9 +68,7 @@ static weft_layer_ops inner_ops; /* of a layer inside a block */
 
 static weft_status build_block(weft_model *model, const weft_model_options *options)
 {
-    weft_layer *inner = calloc(1, sizeof *inner);
-    if (inner)
-        inner->ops = &inner_ops;
+    weft_layer *inner = stub_create(&inner_ops, sizeof *inner);
     WEFT_TRY(add(model, &first_ops));
     WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), inner));
     return add(model, &last_ops);
@@ -115,6 +83,7 @@ static enum {
     TO_MLP,
     TO_CREATE,
     TO_HEAD,
+    TO_MTP,
     NUM_NULLS
 } null;
 static const char *const null_texts[NUM_NULLS] = {
@@ -125,6 +94,7 @@ static const char *const null_texts[NUM_NULLS] = {
     [TO_MLP] = "weft_model_add_block: mlp is NULL",
     [TO_CREATE] = "layer 1: weft_mlp_create: options is NULL",
     [TO_HEAD] = "weft_model_add_head: options is NULL",
+    [TO_MTP] = "weft_model_add_mtp: options is NULL",
 };
 
 static weft_status build_with_null(weft_model *model, const weft_model_options *options)
@@ -144,8 +114,11 @@ static weft_status build_with_null(weft_model *model, const weft_model_options *
         return weft_model_add_block(model, options, weft_attention_create(options), NULL);
     case TO_CREATE:
         return weft_model_add(model, weft_mlp_create(NULL));
-    default:
+    case TO_HEAD:
         return weft_model_add_head(model, NULL);
+    default:
+        return weft_model_add_mtp(model, NULL, weft_attention_create(options),
+                                  weft_mlp_create(options));
     }
 }
 
@@ -156,6 +129,13 @@ static weft_status build_other_options(weft_model *model, const weft_model_optio
     WEFT_TRY(add(model, &first_ops));
     WEFT_TRY(weft_model_add(model, weft_mlp_create(&copy)));
     return add(model, &last_ops);
+}
+
+static weft_status build_headless(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(add(model, &first_ops));
+    return weft_model_add_mtp(model, options, weft_attention_create(options),
+                              weft_mlp_create(options));
 }
 
 /* What the last layer says of itself is what the model says. */
@@ -268,6 +248,9 @@ static void check_sizes(weft_comm *world)
     }
     for (null = 0; null < NUM_NULLS; null++)
         expect_wrong_call(create(world, build_with_null, 0), "build function", null_texts[null]);
+    EXPECT(create(world, build_headless, 0) == WEFT_CONFIG &&
+               strstr(weft_error_get()->text, "multi-token prediction stands behind no head"),
+           "%s", weft_error_get()->text);
     reset_last();
     last_ops.init = declare;
     last_ops.struct_bytes = offsetof(weft_layer_ops, is_static); /* before there was one */

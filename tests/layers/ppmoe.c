@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "layers/moe/internal.h"
-#include "tests/expect.h"
+#include "tests/world.h"
 #include "tests/layers/moe_case.h"
 #include "tests/layers/moe_reference.h"
 
@@ -170,13 +170,11 @@ enum { NUM_MESHES = sizeof meshes / sizeof *meshes };
 
 int main(void)
 {
-    weft_comm *world, *part;
-    EXPECT_OK(weft_comm_create_world(&world));
+    weft_comm *world = world_begin(4);
     int rank = weft_comm_rank(world);
-    EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
     weft_comm_set_check(true);
 
-    EXPECT_OK(weft_comm_split(world, rank < 2 ? 0 : -1, rank, "part", WEFT_PURPOSE_CONTROL, &part));
+    weft_comm *part = world_part(world, 2);
     if (part) {
         check_example(part, "tp=2,binding=tp");
         check_example(part, "tp=2,binding=tp,sp=1");
@@ -190,7 +188,5 @@ int main(void)
         for (int m = 0; m < NUM_MESHES; m++)
             moe_case_check_part(&cases[c], world, meshes[m].ranks, meshes[m].mesh);
     }
-    EXPECT_OK(weft_comm_barrier(world));
-    weft_comm_destroy(world);
-    return expect_finish() | moe_case_finish();
+    return world_finish(world) | moe_case_finish();
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/rng.h"
-#include "tests/expect.h"
+#include "tests/world.h"
 #include "tests/layers/harness.h"
 
 #define SIZES                                                                                      \
@@ -97,12 +97,10 @@ static void check(int i, weft_comm *world, weft_comm *self)
 
 int main(void)
 {
-    weft_comm *world, *self;
-    EXPECT_OK(weft_comm_create_world(&world));
+    weft_comm *world = world_begin(0), *self;
     EXPECT_OK(weft_comm_create_self(&self));
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
         check(i, world, self);
     weft_comm_destroy(self);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

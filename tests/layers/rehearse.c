@@ -8,6 +8,7 @@
 #include "layers/describe/rehearse.h"
 #include "tests/expect.h"
 #include "tests/layers/harness.h"
+#include "tests/layers/stub.h"
 
 typedef struct square { /* y = x W^T, with W [H, H], whole on each rank */
     weft_layer base;
@@ -53,37 +54,25 @@ static weft_status square_backward(weft_layer *layer, weft_pass *pass, const wef
                                 .a = dy->data, .b = s->weight->weight.data, .c = dx->data));
 }
 
-static void square_destroy(weft_layer *layer)
-{
-    free(layer);
-}
-
 static const weft_layer_ops square_ops = {.struct_bytes = sizeof square_ops,
                                           .kind = "square",
                                           .init = square_init,
                                           .forward = square_forward,
                                           .backward = square_backward,
-                                          .destroy = square_destroy};
-
-static weft_layer *square_create(void)
-{
-    square *s = calloc(1, sizeof *s);
-    if (s)
-        s->base.ops = &square_ops;
-    return &s->base;
-}
+                                          .destroy = stub_destroy};
 
 static weft_status build(weft_model *model, const weft_model_options *options)
 {
     WEFT_TRY(weft_model_add_embedding(model, options));
-    WEFT_TRY(weft_model_add(model, square_create()));
+    WEFT_TRY(weft_model_add(model, stub_create(&square_ops, sizeof(square))));
     return weft_model_add_head(model, options);
 }
 
 static weft_status build_inside(weft_model *model, const weft_model_options *options)
 {
     WEFT_TRY(weft_model_add_embedding(model, options));
-    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), square_create()));
+    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options),
+                                  stub_create(&square_ops, sizeof(square))));
     return weft_model_add_head(model, options);
 }
 
@@ -118,6 +107,33 @@ static const weft_operation *find(const weft_description *d, weft_operation_kind
         if (d->operations[i].kind == kind && d->operations[i].phase == phase)
             return &d->operations[i];
     return NULL;
+}
+
+static weft_status build_block(weft_model *model, const weft_model_options *of)
+{
+    WEFT_TRY(weft_model_add_embedding(model, of));
+    WEFT_TRY(weft_model_add_block(model, of, weft_attention_create(of), weft_mlp_create(of)));
+    return weft_model_add_head(model, of);
+}
+
+/* A family's function may make what the options describe, and other layers: what is remembered of
+ * the first is not taken for the second. */
+static void check_family(void)
+{
+    const weft_model_function functions[] = {NULL, build_block, build, build_block};
+    weft_model_options named = options;
+    int operations[4] = {0};
+    named.family = "squares";
+    for (int i = 0; i < 4; i++) {
+        weft_description *all;
+        int count;
+        EXPECT_OK(weft_rehearse_model(&named, NULL, &shape, functions[i], &all, &count));
+        EXPECT(count == 3, "%d layers", count);
+        operations[i] = all[1].num_operations;
+        weft_descriptions_release(all, count);
+    }
+    EXPECT(operations[2] == 3 && operations[0] > 3, "%d operations", operations[2]);
+    EXPECT(operations[1] == operations[0] && operations[3] == operations[0], "another block");
 }
 
 static void check_own(void)
@@ -222,6 +238,7 @@ static void check_touching(weft_model_function of, const char *line)
 int main(void)
 {
     check_own();
+    check_family();
     check_lists();
     check_peers();
     check_touching(build, "weft: decoder.layers.0 forward reads or writes device memory");

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/rng.h"
+#include "tests/layers/stub.h"
 
 /* --- the two ends -------------------------------------------------------------------------- */
 
@@ -12,25 +13,6 @@ typedef struct end {
     weft_layer base;
     rig *owner;
 } end;
-
-static void end_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    (void)layer;
-    (void)shape;
-    memset(out, 0, sizeof *out);
-}
-
-static weft_status end_init(weft_layer *layer, weft_build *build)
-{
-    (void)layer;
-    (void)build;
-    return WEFT_OK;
-}
-
-static void end_destroy(weft_layer *layer)
-{
-    free(layer);
-}
 
 /* Between this rank's rows in fp32 and the model's dtype. */
 static weft_status cast(weft_pass *pass, weft_dtype from_dtype, const void *from,
@@ -89,21 +71,21 @@ static const weft_layer_ops source_ops = {
     .struct_bytes = sizeof source_ops,
     .kind = "source",
     .reads_tokens = true,
-    .describe = end_describe,
-    .init = end_init,
+    .describe = stub_describe,
+    .init = stub_init,
     .forward = source_forward,
     .backward = source_backward,
-    .destroy = end_destroy,
+    .destroy = stub_destroy,
 };
 static const weft_layer_ops sink_ops = {
     .struct_bytes = sizeof sink_ops,
     .kind = "sink",
     .makes_loss = true,
-    .describe = end_describe,
-    .init = end_init,
+    .describe = stub_describe,
+    .init = stub_init,
     .forward = sink_forward,
     .backward = sink_backward,
-    .destroy = end_destroy,
+    .destroy = stub_destroy,
 };
 
 /* --- the rig ------------------------------------------------------------------------------- */

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 #include "core/rng.h"
-#include "tests/expect.h"
 #include "parallel/optimizer/optimizer.h"
+#include "tests/world.h"
 
 enum {
     STATE_LAYERS = 4,

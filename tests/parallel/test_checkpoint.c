@@ -99,19 +99,9 @@ static weft_status save_step(const char *dir, const state_model *m, int64_t step
     return weft_checkpoint_save(dir, &info, m->parameters, m->optimizer, "{\"a\": 1}", NULL);
 }
 
-/* The first `size` ranks as a world of their own; NULL on the others. */
-static weft_comm *sub_world(weft_comm *world, int size)
-{
-    weft_comm *sub = NULL;
-    int rank = weft_comm_rank(world);
-    EXPECT_OK(
-        weft_comm_split(world, rank < size ? 0 : -1, rank, "sub", WEFT_PURPOSE_CONTROL, &sub));
-    return sub;
-}
-
 static void save_on(weft_comm *world, const char *dir, const layout *l, int64_t step)
 {
-    weft_comm *sub = sub_world(world, l->world);
+    weft_comm *sub = world_part(world, l->world);
     state_model m;
     weft_optimizer_options options = {.sharding = l->distributed ? WEFT_SHARD_OPTIM : WEFT_NO_SHARD,
                                       .split_master = l->split};
@@ -127,7 +117,7 @@ static void save_on(weft_comm *world, const char *dir, const layout *l, int64_t 
 
 static void load_on(weft_comm *world, const char *dir, const layout *l, int64_t step)
 {
-    weft_comm *sub = sub_world(world, l->world);
+    weft_comm *sub = world_part(world, l->world);
     state_model m;
     weft_optimizer_options options = {.sharding = l->distributed ? WEFT_SHARD_OPTIM : WEFT_NO_SHARD,
                                       .split_master = l->split};
@@ -302,15 +292,9 @@ static void check_runs(void)
 
 int main(void)
 {
-    weft_comm *world;
-    char dir[] = "test_checkpoint_XXXXXX", command[64];
-    if (weft_comm_create_world(&world) != WEFT_OK) {
-        fprintf(stderr, "%s\n", weft_error_get()->text);
-        return 1;
-    }
-    if (weft_comm_rank(world) == 0)
-        EXPECT(mkdtemp(dir), "no folder");
-    EXPECT_OK(weft_comm_broadcast_host(world, dir, sizeof dir, 0));
+    weft_comm *world = world_begin(0);
+    const char *dir = world_folder;
+    world_make_folder(world);
     const layout *last = NULL;
     for (int i = 0; i < NUM_LAYOUTS; i++) {
         const layout *l = &layouts[i], *next = NULL;
@@ -327,10 +311,5 @@ int main(void)
     EXPECT(last != NULL, "nothing was saved");
     check_errors(world, dir);
     check_runs();
-    EXPECT_OK(weft_comm_barrier(world));
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    if (weft_comm_rank(world) == 0)
-        EXPECT(system(command) == 0, "%s", command);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -681,13 +681,9 @@ static void check_muon(weft_comm *world, const char *const *meshes)
 int main(void)
 {
     state_rules = (weft_string_list){.values = rules, .count = sizeof rules / sizeof *rules};
-    weft_comm *world;
     static reference r;
-    if (weft_comm_create_world(&world) != WEFT_OK) {
-        fprintf(stderr, "%s\n", weft_error_get()->text);
-        return 1;
-    }
-    int size = weft_comm_size(world);
+    weft_comm *world = world_begin(0);
+    const int size = weft_comm_size(world);
     const char *const *meshes = size == 1   ? meshes_of_1
                                 : size == 2 ? meshes_of_2
                                 : size == 4 ? meshes_of_4
@@ -714,6 +710,5 @@ int main(void)
     check_muon(world, meshes);
     for (int i = 0; i < r.count; i++)
         free(r.tensors[i].weight);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -223,11 +223,7 @@ static void check_refusals(weft_comm *world, const char *mesh)
 
 int main(void)
 {
-    weft_comm *world;
-    if (weft_comm_create_world(&world) != WEFT_OK) {
-        fprintf(stderr, "%s\n", weft_error_get()->text);
-        return 1;
-    }
+    weft_comm *world = world_begin(0);
     if (weft_comm_size(world) == 4) {
         check_mesh(world, "tp=2,dp=2", WEFT_F32);
         check_mesh(world, "tp=2,pp=2", WEFT_BF16);
@@ -240,6 +236,5 @@ int main(void)
         check_mesh(world, "tp=1", WEFT_F32);
         check_mesh(world, "tp=1", WEFT_BF16);
     }
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

@@ -100,7 +100,7 @@ static uint64_t misses_of_cache(const sequence *s, weft_spill_eviction eviction,
     weft_arena arena = {0};
     weft_spill_cache *cache;
     int32_t held[16], version[MAX_RECORDS] = {0}, in_place[16], in_file[MAX_RECORDS] = {0};
-    uint64_t misses = 0, write_backs = 0;
+    uint64_t misses = 0;
     for (int p = 0; p < 16; p++)
         held[p] = -1;
     OK(weft_spill_cache_create(s->places, s->records, MAX_USES, eviction, &arena, &cache));
@@ -113,12 +113,13 @@ static uint64_t misses_of_cache(const sequence *s, weft_spill_eviction eviction,
         assert_in_range(use.place, 0, s->places - 1);
         if (use.is_miss) {
             assert_int_equal(use.evicted, held[use.place]);
-            if (use.writes_back)
+            const bool differs = use.evicted >= 0 && in_file[use.evicted] != version[use.evicted];
+            assert_int_equal(use.writes_back, differs);
+            if (differs)
                 in_file[use.evicted] = in_place[use.place];
             held[use.place] = record;
             in_place[use.place] = in_file[record];
             misses++;
-            write_backs += use.writes_back;
         } else {
             assert_false(use.writes_back);
             assert_int_equal(use.evicted, -1);
@@ -128,23 +129,7 @@ static uint64_t misses_of_cache(const sequence *s, weft_spill_eviction eviction,
         if (changes)
             in_place[use.place] = ++version[record];
         assert_int_equal(weft_spill_cache_place(cache, record), use.place);
-        assert_int_equal(weft_spill_cache_record(cache, use.place), record);
-        assert_int_equal(weft_spill_cache_is_changed(cache, use.place),
-                         in_file[record] != version[record]);
-        if (draw(20) == 0) { /* a save */
-            for (int32_t p = 0; p < s->places; p++)
-                if (weft_spill_cache_is_changed(cache, p)) {
-                    in_file[held[p]] = in_place[p];
-                    weft_spill_cache_written(cache, p);
-                }
-            for (int32_t r = 0; r < s->records; r++)
-                assert_int_equal(in_file[r], version[r]);
-        }
     }
-    weft_spill_cache_stats stats = weft_spill_cache_get_stats(cache);
-    assert_int_equal(stats.num_uses, rounds * s->num_uses);
-    assert_int_equal(stats.num_misses, misses);
-    assert_int_equal(stats.num_write_backs, write_backs);
     weft_arena_release(&arena);
     return misses;
 }

@@ -67,6 +67,32 @@ char *text_of(const weft_program *program)
     return text;
 }
 
+void is_read_back(const weft_program *program)
+{
+    weft_arena arena = {0};
+    weft_program read;
+    char *text = text_of(program);
+    OK(weft_program_parse(text, &arena, &read));
+    assert_true(same_program(program, &read));
+    free(text);
+    weft_arena_release(&arena);
+}
+
+void program_is(const weft_program *program, const char *wanted)
+{
+    char *text = text_of(program);
+    assert_string_equal(text, wanted);
+    free(text);
+    is_read_back(program);
+}
+
+void program_is_golden(const weft_program *program, const char *name)
+{
+    char *golden = read_golden(name);
+    program_is(program, golden);
+    free(golden);
+}
+
 char *order_text(const weft_order_shape *shape, const weft_order *orders)
 {
     char *text = NULL;
@@ -219,6 +245,54 @@ void insert_task(edit *edited, uint32_t at, const weft_task *task)
     for (uint32_t i = 0; i < edited->num_tasks; i++)
         for (uint32_t w = 0; w < edited->tasks[i].num_waits; w++)
             edited->waits[i][w].task += edited->waits[i][w].task >= at;
+}
+
+/* The set with the edited program is refused; then it has the whole one again. */
+static void refuse(const edit *edited, program_set *set, program_check check, const void *of,
+                   const char *error)
+{
+    const weft_program whole = set->programs[edited->stage];
+    edit_close(edited, set);
+    FAILS(check(of, set), WEFT_INTERNAL, error);
+    set->programs[edited->stage] = whole;
+}
+
+static edit edited;
+
+void every_wait_is_needed(program_set *set, int program, program_check check, const void *of,
+                          const char *error)
+{
+    const weft_program *whole = &set->programs[program];
+    for (uint32_t t = 0; t < whole->num_tasks; t++)
+        for (uint32_t w = 0; w < whole->tasks[t].num_waits; w++) {
+            edit_open(set, program, &edited);
+            drop_wait(&edited, t, w);
+            refuse(&edited, set, check, of, error);
+        }
+}
+
+void every_task_is_needed(program_set *set, int program, program_check check, const void *of,
+                          const char *error)
+{
+    for (uint32_t t = 0; t < set->programs[program].num_tasks; t++) {
+        edit_open(set, program, &edited);
+        drop_task(&edited, t);
+        refuse(&edited, set, check, of, error);
+    }
+}
+
+void every_slot_is_needed(program_set *set, int program, program_check check, const void *of)
+{
+    const weft_program *whole = &set->programs[program];
+    for (uint32_t t = 0; t < whole->num_tasks; t++)
+        for (int k = 0; k < WEFT_TASK_MAX_OPERANDS; k++)
+            for (int slot = -1; slot < (int)whole->num_slots; slot++) {
+                if (slot == whole->tasks[t].operands[k])
+                    continue;
+                edit_open(set, program, &edited);
+                edited.tasks[t].operands[k] = (int16_t)slot;
+                refuse(&edited, set, check, of, "slot");
+            }
 }
 
 int property_draws(void)

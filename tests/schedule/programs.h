@@ -27,6 +27,12 @@ weft_status check_set(const program_set *set) WEFT_CHECKED;
 bool same_program(const weft_program *a, const weft_program *b);
 /* The program's text; the caller frees it. */
 char *text_of(const weft_program *program);
+/* The program's text reads as the program. */
+void is_read_back(const weft_program *program);
+/* The program's text, which is also read back. */
+void program_is(const weft_program *program, const char *wanted);
+/* A program's text is that of a file of tests/schedule/golden, which is also read back. */
+void program_is_golden(const weft_program *program, const char *name);
 /* The orders of all ranks as CSV; the caller frees it. */
 char *order_text(const weft_order_shape *shape, const weft_order *orders);
 bool same_orders(const weft_order_shape *shape, const weft_order *a, const weft_order *b);
@@ -56,6 +62,16 @@ void drop_wait(edit *edited, uint32_t task, uint32_t which);
 void drop_task(edit *edited, uint32_t task);
 void swap_tasks(edit *edited, uint32_t a, uint32_t b);
 void insert_task(edit *edited, uint32_t at, const weft_task *task);
+
+/* A check of a set that accepts it, with what the set was made of. It must refuse one of the set's
+ * programs where that lacks a wait or a task (errors with `error`), or has another slot, or none,
+ * in an operand's place (an error with "slot"). */
+typedef weft_status (*program_check)(const void *of, const program_set *set);
+void every_wait_is_needed(program_set *set, int program, program_check check, const void *of,
+                          const char *error);
+void every_task_is_needed(program_set *set, int program, program_check check, const void *of,
+                          const char *error);
+void every_slot_is_needed(program_set *set, int program, program_check check, const void *of);
 
 /* How many draws of each property: $WEFT_PROPERTY_DRAWS, or 600. */
 int property_draws(void);

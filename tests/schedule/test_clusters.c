@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "launcher/planning/software.h"
+#include "layers/describe/plain.h"
 #include "schedule/cost/cost.h"
 #include "schedule/exchange/exchange.h"
 
@@ -133,6 +134,27 @@ CASE(every_rule_has_its_source)
     for (int s = 0; s < WEFT_NUM_SOFTWARE; s++)
         if (!has_rules[s])
             fail_msg("%s has no rules", weft_software_texts[s]);
+}
+
+static void check_fact(const char *what, double value, const char *where)
+{
+    if (!what || !(value > 0))
+        fail_msg("%s is %g", what ? what : "a fact without a row", value);
+    if (fault_of(where))
+        fail_msg("%s: %s: %s", what, fault_of(where), where);
+}
+
+/* So are the numbers of plain kernels, and those that hold for all software. */
+CASE(every_fact_has_its_source)
+{
+    for (int k = 0; k < WEFT_NUM_GPU_FACTS; k++) {
+        const weft_gpu_fact *fact = weft_gpu_fact_at((weft_gpu_fact_kind)k);
+        check_fact(fact->what, fact->value, fact->where);
+    }
+    for (int k = 0; k < WEFT_NUM_PLAIN_FACTS; k++) {
+        const weft_plain_fact *fact = weft_plain_fact_at((weft_plain_fact_kind)k);
+        check_fact(fact->what, (double)fact->value, fact->where);
+    }
 }
 
 CASE(every_number_has_its_source)

@@ -15,7 +15,7 @@ static program_set make_context(const weft_context_plan *plan)
     return set;
 }
 
-static weft_status check(const weft_context_plan *plan, const program_set *set)
+static weft_status check(const void *plan, const program_set *set)
 {
     return weft_program_context_check(plan, &set->programs[0], &set->programs[1]);
 }
@@ -24,9 +24,7 @@ static void text_is(weft_context_form form, int cp, int inner, int backward, con
 {
     const weft_context_plan plan = {form, cp, inner};
     program_set set = make_context(&plan);
-    char *text = text_of(&set.programs[backward]);
-    assert_string_equal(text, wanted);
-    free(text);
+    program_is(&set.programs[backward], wanted);
     release_set(&set);
 }
 
@@ -175,12 +173,8 @@ static void accepted(const weft_context_plan *plan)
     num_plans++;
     OK(check(plan, &set));
     for (int b = 0; b < 2; b++) {
-        weft_program read;
-        char *text = text_of(&set.programs[b]);
-        OK(weft_program_parse(text, &set.arena, &read));
-        assert_true(same_program(&set.programs[b], &read));
+        is_read_back(&set.programs[b]);
         assert_true(same_program(&set.programs[b], &again.programs[b]));
-        free(text);
     }
     release_set(&again);
     release_set(&set);
@@ -189,34 +183,11 @@ static void accepted(const weft_context_plan *plan)
 /* No task, wait, operand or slot is one too many. */
 static void damaged(const weft_context_plan *plan)
 {
-    static edit edited;
     program_set set = make_context(plan);
     for (int b = 0; b < 2; b++) {
-        const weft_program whole = set.programs[b];
-        for (uint32_t t = 0; t < whole.num_tasks; t++) {
-            for (uint32_t w = 0; w < whole.tasks[t].num_waits; w++) {
-                edit_open(&set, b, &edited);
-                drop_wait(&edited, t, w);
-                edit_close(&edited, &set);
-                FAILS(check(plan, &set), WEFT_INTERNAL, " may ");
-                set.programs[b] = whole;
-            }
-            edit_open(&set, b, &edited);
-            drop_task(&edited, t);
-            edit_close(&edited, &set);
-            FAILS(check(plan, &set), WEFT_INTERNAL, "");
-            set.programs[b] = whole;
-            for (int k = 0; k < WEFT_TASK_MAX_OPERANDS; k++)
-                for (int32_t slot = -1; slot < whole.num_slots; slot++) {
-                    if (slot == whole.tasks[t].operands[k])
-                        continue;
-                    edit_open(&set, b, &edited);
-                    edited.tasks[t].operands[k] = slot;
-                    edit_close(&edited, &set);
-                    FAILS(check(plan, &set), WEFT_INTERNAL, "slot");
-                    set.programs[b] = whole;
-                }
-        }
+        every_wait_is_needed(&set, b, check, plan, " may ");
+        every_task_is_needed(&set, b, check, plan, "");
+        every_slot_is_needed(&set, b, check, plan);
     }
     release_set(&set);
 }

@@ -28,9 +28,7 @@ enum { NUM_FORMS = sizeof(forms) / sizeof(forms[0]) };
 static void text_is(weft_exchange_form form, int num_chunks, const char *wanted)
 {
     program_set set = make_exchange(form, num_chunks);
-    char *text = text_of(&set.programs[0]);
-    assert_string_equal(text, wanted);
-    free(text);
+    program_is(&set.programs[0], wanted);
     release_set(&set);
 }
 
@@ -87,6 +85,17 @@ CASE(written_out)
             "5 gather gather part=2 from=0 waits=4\n");
 }
 
+typedef struct exchange {
+    weft_exchange_form form;
+    int num_chunks;
+} exchange;
+
+static weft_status check(const void *of, const program_set *set)
+{
+    const exchange *e = of;
+    return weft_program_exchange_check(e->form, e->num_chunks, &set->programs[0]);
+}
+
 /* Accepted, the same bytes every time, through text and back; and no task, wait or staging area is
  * one too many. */
 CASE(exact)
@@ -96,40 +105,13 @@ CASE(exact)
         for (int n = 1; n <= most_chunks(forms[f]); n++) {
             program_set set = make_exchange(forms[f], n), again = make_exchange(forms[f], n);
             const weft_program whole = set.programs[0];
-            weft_program read;
             OK(weft_program_exchange_check(forms[f], n, &whole));
-            char *text = text_of(&whole);
-            OK(weft_program_parse(text, &set.arena, &read));
-            assert_true(same_program(&whole, &read));
+            is_read_back(&whole);
             assert_true(same_program(&whole, &again.programs[0]));
-            free(text);
-            for (uint32_t t = 0; t < whole.num_tasks; t++) {
-                for (uint32_t w = 0; w < whole.tasks[t].num_waits; w++) {
-                    edit_open(&set, 0, &edited);
-                    drop_wait(&edited, t, w);
-                    edit_close(&edited, &set);
-                    FAILS(weft_program_exchange_check(forms[f], n, &set.programs[0]), WEFT_INTERNAL,
-                          " may ");
-                    set.programs[0] = whole;
-                }
-                edit_open(&set, 0, &edited);
-                drop_task(&edited, t);
-                edit_close(&edited, &set);
-                FAILS(weft_program_exchange_check(forms[f], n, &set.programs[0]), WEFT_INTERNAL,
-                      weft_exchange_text((int)forms[f]));
-                set.programs[0] = whole;
-                const weft_operands *operands =
-                    weft_operands_of(whole.tasks[t].kind, whole.tasks[t].flow);
-                for (int k = 0; k < operands->count; k++) {
-                    edit_open(&set, 0, &edited);
-                    int16_t *slot = &edited.tasks[t].operands[k];
-                    *slot = *slot < 0 ? 0 : -1;
-                    edit_close(&edited, &set);
-                    FAILS(weft_program_exchange_check(forms[f], n, &set.programs[0]), WEFT_INTERNAL,
-                          "slot");
-                    set.programs[0] = whole;
-                }
-            }
+            const exchange of = {forms[f], n};
+            every_wait_is_needed(&set, 0, check, &of, " may ");
+            every_task_is_needed(&set, 0, check, &of, weft_exchange_text((int)forms[f]));
+            every_slot_is_needed(&set, 0, check, &of);
             /* One area a stage would not do. */
             edit_open(&set, 0, &edited);
             for (uint32_t t = 0; t < edited.num_tasks; t++)

@@ -46,19 +46,17 @@ CASE(hands_over)
     const weft_pipeline_shape shape = {
         .num_stages = 1, .num_chunks = 2, .num_micro_batches = 1, .boundary_bytes = 8};
     program_set set = make_shaped_set(&shape);
-    char *text = text_of(&set.programs[0]);
-    assert_string_equal(text, "program in_flight=2\n"
-                              "slots 0-0 activation chunk=0\n"
-                              "slots 1-1 activation chunk=1 bytes=8\n"
-                              "slots 2-3 gradient bytes=8\n"
-                              "0 forward compute mb=0 chunk=0 stash=0 y=1\n"
-                              "1 forward compute mb=0 chunk=1 x=1 stash=1\n"
-                              "2 backward compute mb=0 chunk=1 stash=1 dx=2\n"
-                              "3 backward compute mb=0 chunk=0 stash=0 dy=2\n"
-                              "4 reduce reduce bucket=0 waits=3\n"
-                              "5 norm compute host waits=4\n"
-                              "6 step compute bucket=0\n");
-    free(text);
+    program_is(&set.programs[0], "program in_flight=2\n"
+                                 "slots 0-0 activation chunk=0\n"
+                                 "slots 1-1 activation chunk=1 bytes=8\n"
+                                 "slots 2-3 gradient bytes=8\n"
+                                 "0 forward compute mb=0 chunk=0 stash=0 y=1\n"
+                                 "1 forward compute mb=0 chunk=1 x=1 stash=1\n"
+                                 "2 backward compute mb=0 chunk=1 stash=1 dx=2\n"
+                                 "3 backward compute mb=0 chunk=0 stash=0 dy=2\n"
+                                 "4 reduce reduce bucket=0 waits=3\n"
+                                 "5 norm compute host waits=4\n"
+                                 "6 step compute bucket=0\n");
     release_set(&set);
 }
 
@@ -74,22 +72,20 @@ CASE(hosts_wait_behind_messages)
                                        .boundary_bytes = 8,
                                        .host_waits = host_waits};
     program_set set = make_shaped_set(&shape);
-    char *text = text_of(&set.programs[1]);
-    assert_string_equal(text, "program in_flight=4\n"
-                              "slots 0-1 activation chunk=0 bytes=8\n"
-                              "slots 2-3 activation chunk=1 bytes=8\n"
-                              "slots 4-5 output bytes=8\n"
-                              "0 receive receive activation mb=0 chunk=0 peer=0 to=0\n"
-                              "1 receive receive activation mb=1 chunk=0 peer=0 to=1\n"
-                              "2 forward compute host mb=0 chunk=0 x=0 stash=0 y=4 waits=0\n"
-                              "3 send send activation mb=0 chunk=0 peer=0 from=4 waits=2\n"
-                              "4 receive receive activation mb=0 chunk=1 peer=0 to=2\n"
-                              "5 forward compute host mb=1 chunk=0 x=1 stash=1 y=5 waits=1\n"
-                              "6 send send activation mb=1 chunk=0 peer=0 from=5 waits=5\n"
-                              "7 receive receive activation mb=1 chunk=1 peer=0 to=3\n"
-                              "8 forward compute host mb=0 chunk=1 x=2 stash=2 waits=4\n"
-                              "9 forward compute host mb=1 chunk=1 x=3 stash=3 waits=7\n");
-    free(text);
+    program_is(&set.programs[1], "program in_flight=4\n"
+                                 "slots 0-1 activation chunk=0 bytes=8\n"
+                                 "slots 2-3 activation chunk=1 bytes=8\n"
+                                 "slots 4-5 output bytes=8\n"
+                                 "0 receive receive activation mb=0 chunk=0 peer=0 to=0\n"
+                                 "1 receive receive activation mb=1 chunk=0 peer=0 to=1\n"
+                                 "2 forward compute host mb=0 chunk=0 x=0 stash=0 y=4 waits=0\n"
+                                 "3 send send activation mb=0 chunk=0 peer=0 from=4 waits=2\n"
+                                 "4 receive receive activation mb=0 chunk=1 peer=0 to=2\n"
+                                 "5 forward compute host mb=1 chunk=0 x=1 stash=1 y=5 waits=1\n"
+                                 "6 send send activation mb=1 chunk=0 peer=0 from=5 waits=5\n"
+                                 "7 receive receive activation mb=1 chunk=1 peer=0 to=3\n"
+                                 "8 forward compute host mb=0 chunk=1 x=2 stash=2 waits=4\n"
+                                 "9 forward compute host mb=1 chunk=1 x=3 stash=3 waits=7\n");
     release_set(&set);
 }
 

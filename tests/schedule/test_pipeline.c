@@ -46,15 +46,7 @@ static void check_shape(weft_pipeline_kind kind, int p, int m, bool forward_only
             assert_int_equal(program->max_in_flight, bound);
             assert_int_equal(most_in_flight(program), bound);
         }
-
-        char *text = text_of(program);
-        weft_program parsed;
-        OK(weft_program_parse(text, &set.arena, &parsed));
-        assert_true(same_program(program, &parsed));
-        char *text_again = text_of(&parsed);
-        assert_string_equal(text, text_again);
-        free(text);
-        free(text_again);
+        is_read_back(program);
     }
     release_set(&set);
     release_set(&again);

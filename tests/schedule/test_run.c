@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "schedule/run.h"
+#include "schedule/ahead.h"
 
 enum { WIDTH = 16, RUN_STAGES = 4, NUM_STEPS = 3 };
 
@@ -588,6 +588,74 @@ CASE(parts_and_what_goes_ahead_of_them)
         weft_event_destroy(p.events[i]);
         weft_lane_destroy(p.executor.lanes[lanes[i]]);
     }
+    weft_device_destroy(device);
+    weft_arena_release(&arena);
+}
+
+/* --- tasks set aside -------------------------------------------------------------------------- */
+
+typedef struct set_aside {
+    int written, seen; /* by the norm, late; by the reduction */
+} set_aside;
+
+static weft_status write_late(const void *args)
+{
+    usleep(50000);
+    (*(set_aside *const *)args)->written = 1;
+    return WEFT_OK;
+}
+
+static weft_status see_written(const void *args)
+{
+    set_aside *a = *(set_aside *const *)args;
+    a->seen = a->written;
+    return WEFT_OK;
+}
+
+static weft_status enqueue_aside(void *context, const weft_task *task, weft_lane *lane)
+{
+    if (task->kind == WEFT_TASK_BACKWARD)
+        return WEFT_OK;
+    return weft_lane_submit(lane, "a task", task->kind == WEFT_TASK_NORM ? write_late : see_written,
+                            &context, sizeof context);
+}
+
+/* A task set aside waits for what was put behind the task that it waits for, once that ends again.
+ */
+CASE(set_aside_behind_more)
+{
+    set_aside a = {0};
+    weft_executor executor = {.context = &a};
+    weft_arena arena = {0};
+    weft_device *device;
+    weft_program program;
+    weft_cursor cursor, aside;
+    OK(weft_program_parse("program in_flight=1\n"
+                          "0 backward compute mb=0 chunk=0\n"
+                          "1 reduce reduce bucket=0 waits=0\n"
+                          "2 norm compute\n",
+                          &arena, &program));
+    OK(weft_device_create_cpu(1, 0, &device));
+    const int kinds[] = {WEFT_TASK_BACKWARD, WEFT_TASK_REDUCE, WEFT_TASK_NORM};
+    const int lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_REDUCE};
+    for (int i = 0; i < 3; i++)
+        executor.run[kinds[i]] = enqueue_aside;
+    for (int i = 0; i < 2; i++)
+        OK(weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]), &executor.lanes[lanes[i]]));
+    OK(weft_executor_prepare(&executor, device, program.num_tasks));
+    OK(weft_program_open(&program, &executor, &cursor));
+    OK(weft_program_next(&cursor));
+    aside = weft_program_set_aside(&cursor);
+    OK(weft_program_next(&cursor));
+    OK(weft_program_end_again(&cursor, 0));
+    OK(weft_program_next(&aside));
+    OK(weft_executor_drain(&executor));
+    assert_int_equal(cursor.at, program.num_tasks);
+    assert_int_equal(aside.at, 2);
+    assert_int_equal(a.seen, 1);
+    for (int i = 0; i < 2; i++)
+        weft_lane_destroy(executor.lanes[lanes[i]]);
+    weft_executor_release(&executor);
     weft_device_destroy(device);
     weft_arena_release(&arena);
 }

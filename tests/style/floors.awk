@@ -12,6 +12,7 @@ BEGIN {
     public_floor["parameter"] = "parallel"
     public_floor["layer"] = public_floor["describe"] = public_floor["model"] = public_floor["check"] = "layers"
     public_floor["weft"] = public_floor["application"] = public_floor["family"] = "launcher"
+    public_floor["family_rows"] = "launcher"
 
     # A library's headers, and the paths that may include them.
     home["^mpi\\.h$"] = "^comm/mpi/|^bench/(in_node|priority)"

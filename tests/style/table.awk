@@ -38,7 +38,7 @@ BEGIN {
     doors["launcher/text"] = "chat input json_lines known tokenizer"
     doors["launcher/arguments"] = "arguments verbs"
     doors["launcher/process"] = "launch output stop"
-    doors["launcher/planning"] = "config context_choice data_sources figures levels moe_choice" \
+    doors["launcher/planning"] = "config context_choice data_sources families figures levels moe_choice" \
         " moe_layer_price pass_price places plan plan_print ramp run_changes sharding_price software" \
         " step step_price tier_choice tier_price"
     doors["launcher/searching"] = "expand search what_if"

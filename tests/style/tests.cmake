@@ -2,7 +2,7 @@ function(weft_style_test name)
   cmake_parse_arguments(T "" "" "LABELS;COMMAND" ${ARGN})
   add_test(NAME style_${name} COMMAND ${T_COMMAND} WORKING_DIRECTORY ${CMAKE_BINARY_DIR}
     COMMAND_EXPAND_LISTS)
-  set_tests_properties(style_${name} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77
+  set_tests_properties(style_${name} PROPERTIES SKIP_RETURN_CODE 77
     LABELS "style;${T_LABELS}")
 endfunction()
 

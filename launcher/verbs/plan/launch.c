@@ -24,8 +24,8 @@
 typedef struct launcher {
     const char *cluster, *mesh, *out, *program, *own_program, *hosts, *hostfile;
     weft_string_list set;
-    int num_nodes; /* 0: as the mesh needs */
-    bool run, force, json, dry_run;
+    int num_nodes;                          /* 0: as the mesh needs */
+    bool run, force, json, dry_run, is_new; /* RUN was not there */
     weft_arena arena;
     weft_config_source source;
     weft_vocabulary_function vocabulary;
@@ -575,6 +575,8 @@ static weft_status start(launcher *l, unsigned written)
     if (status == WEFT_OK && l->exit_code == 0)
         return WEFT_OK;
     weft_job_remove(&l->job, written);
+    if (l->is_new)
+        rmdir(l->job.run);
     if (status == WEFT_OK)
         fprintf(stderr, "weft launch: %s refused the job (exit code %d)%s\n",
                 l->job.kind == WEFT_JOB_SLURM ? "sbatch" : "kubectl", l->exit_code,
@@ -601,6 +603,7 @@ static weft_status launch(launcher *l)
         WEFT_TRY(weft_output_try_folder(l->out));
         WEFT_TRY(path_of(l->out, l->job.folder, &l->arena, &l->job.run));
     } else {
+        l->is_new = access(l->out, F_OK) != 0;
         WEFT_TRY(weft_job_make_folder(l->out, &l->arena, &l->job.run));
     }
     if (weft_job_is_contained(&l->job))

@@ -151,7 +151,9 @@ static int parse(int argc, char **argv, planner *p)
          "weft's own, or of published runs, which only plans know: plain, plain-2021",
          .choice = &p->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
         {"software", "KIND",
-         "whose operations, by rules that only plans know: weft, megatron, fsdp (PyTorch's), "
+         "whose operations, by rules that only plans know: weft, megatron (2024), megatron-a2a and "
+         "megatron-deepep (2025, by how experts' rows travel), automodel (NeMo's), fsdp "
+         "(PyTorch's), "
          "fsdp-2023, or as --kernels: plain, plain-2021",
          .choice = &p->software, .names = weft_software_texts, .num_names = WEFT_NUM_SOFTWARE},
         {"html", "FILE", "the plan as a page: one file, which a browser opens offline",
