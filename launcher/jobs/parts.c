@@ -259,6 +259,8 @@ static const char again[] =
     "    129 | 130 | 143) return 1 ;;\n"
     "    *) if [ \"$code\" -le 128 ]; then return 1; fi ;;\n"
     "    esac\n"
+    "    if [ -n \"$asked\" ] && [ \"$code\" -gt 128 ] && [ -e \"$run/checkpoints/latest\" ]; then "
+    "code=75; fi\n"
     "    if [ -n \"$asked\" ] || moved; then return 1; fi\n"
     "    if { [ \"$code\" -gt 128 ] || [ \"$code\" -eq 1 ]; } && [ \"$phase\" != steps ] && [ "
     "\"$tries\" -lt 5 ]; then\n"

@@ -169,6 +169,10 @@ static const step steps[] = {
     {"76", SIGUSR1, WAITS, 0, true},  /* it still waited for its place */
     {"75", SIGTERM, WAITS, 75, false},
     {"75", SIGINT, WAITS, 75, false},
+    {"137", SIGINT, WAITS, 137, false}, /* nothing is saved */
+    {"137", SIGINT,
+     JOB_FIND_RUN "mkdir \"$run/checkpoints\"; touch \"$run/checkpoints/latest\"\n" WAITS, 75,
+     false},
 };
 enum { NUM_STEPS = sizeof steps / sizeof *steps };
 
