@@ -1,18 +1,18 @@
 #include "schedule/run.h"
 
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/device/device.h"
 #include "core/doing.h"
 #include "schedule/ahead.h"
-#include "schedule/price/price.h"
 
 weft_status weft_executor_prepare(weft_executor *executor, weft_device *device, uint32_t max_tasks)
 {
     weft_executor_release(executor);
     executor->done = calloc(max_tasks ? max_tasks : 1, sizeof(*executor->done));
-    if (!executor->done)
+    executor->early = calloc(max_tasks ? max_tasks : 1, sizeof(*executor->early));
+    if (!executor->done || !executor->early)
         return WEFT_ERROR(WEFT_MEMORY, "out of host memory for %u tasks", max_tasks);
     while (executor->num_done < max_tasks) {
         WEFT_TRY(weft_event_create(device, &executor->done[executor->num_done]));
@@ -26,7 +26,9 @@ void weft_executor_release(weft_executor *executor)
     while (executor->num_done > 0)
         weft_event_destroy(executor->done[--executor->num_done]);
     free(executor->done);
+    free(executor->early);
     executor->done = NULL;
+    executor->early = NULL;
 }
 
 /* Refuses a program that cannot finish, before anything is enqueued. */
@@ -78,86 +80,107 @@ static weft_status wait_for_all(const weft_program *program, weft_executor *exec
     return WEFT_OK;
 }
 
-/* Runs a task, its slice around it. */
-static weft_status run_traced(const weft_executor *executor, const weft_task *task, weft_lane *lane)
+static bool is_traced(const weft_executor *executor, const weft_task *task)
 {
-    const weft_slice_context *within = &executor->within;
-    weft_slice slice;
-    size_t index;
-    weft_slice_of_task(task, within->stage, within->num_stages, within->is_v, &slice);
-    slice.rank = within->rank;
-    if (within->tracks)
-        slice.lane = within->tracks[task->lane];
-    if (slice.micro_batch < 0)
-        slice.micro_batch = within->micro_batch;
-    if (within->backward)
-        snprintf(slice.category, sizeof slice.category, "%s back", weft_task_kind_text(task->kind));
-    WEFT_TRY(weft_trace_begin(executor->trace, lane, &slice, &index));
-    WEFT_TRY(executor->run[task->kind](executor->context, task, lane));
-    return weft_trace_end(executor->trace, lane, index);
+    const int *tracks = executor->within.tracks;
+    return executor->trace && !(tracks && tracks[task->lane] == WEFT_NO_TRACK);
 }
 
-/* Inside its slice if the executor has a trace, under its name in flight records (core/doing.h). */
-static weft_status run_task(const weft_executor *executor, const weft_task *task, weft_lane *lane)
+/* Under the task's name in flight records (core/doing.h). */
+static weft_status run_part(const weft_executor *executor, const weft_task *task, weft_lane *lane)
 {
     const weft_doing outer = *weft_doing_now();
     const weft_note_scope scope = weft_note_task(lane, executor->inner, task->kind, task->flow);
-    const int stretch = weft_task_kind_stretch(task->kind);
-    if (stretch >= 0)
-        weft_doing_pass((weft_doing_stretch)stretch);
     weft_doing_begin(weft_task_kind_text(task->kind), task->micro_batch, task->chunk, task->layer,
                      task->part);
-    weft_status status = executor->trace ? run_traced(executor, task, lane)
-                                         : executor->run[task->kind](executor->context, task, lane);
+    const weft_status status = executor->run[task->kind](executor->context, task, lane);
     *weft_doing_now() = outer;
     weft_note_leave(lane, scope);
     return status;
 }
 
 /* The function of a pair's forward enqueues both. */
-weft_status weft_program_begin_task(const weft_program *program, weft_executor *executor,
-                                    uint32_t i, bool is_ordered)
+static weft_status begin_task(weft_cursor *c, const weft_task *task, weft_lane *lane)
 {
-    const weft_task *task = &program->tasks[i];
-    weft_lane *lane = executor->lanes[task->lane];
-    if (is_ordered)
+    const weft_executor *executor = c->executor;
+    const int stretch = weft_task_kind_stretch(task->kind);
+    weft_slice slice;
+    if (!c->is_ordered) {
+        WEFT_TRY(wait_for_all(c->program, c->executor, task, lane));
+        if (weft_task_opens_pair(task))
+            WEFT_TRY(wait_for_all(c->program, c->executor, task + 1, lane));
+    }
+    if (stretch >= 0)
+        weft_doing_pass((weft_doing_stretch)stretch);
+    c->is_begun = true;
+    if (!is_traced(executor, task))
         return WEFT_OK;
-    WEFT_TRY(wait_for_all(program, executor, task, lane));
-    return weft_task_opens_pair(task) ? wait_for_all(program, executor, task + 1, lane) : WEFT_OK;
+    weft_slice_within(&executor->within, task, &slice);
+    return weft_trace_begin(executor->trace, lane, &slice, &c->slice);
 }
 
-weft_status weft_program_end_task(const weft_program *program, weft_executor *executor, uint32_t i,
-                                  bool is_ordered)
+static weft_status end_task(weft_cursor *c, const weft_task *task, weft_lane *lane)
 {
-    return is_ordered
+    if (is_traced(c->executor, task))
+        WEFT_TRY(weft_trace_end(c->executor->trace, lane, c->slice));
+    if (!c->is_ordered)
+        WEFT_TRY(weft_lane_record(lane, c->executor->done[c->at]));
+    c->at++;
+    c->is_begun = false;
+    return WEFT_OK;
+}
+
+static weft_status pass_point(const weft_cursor *c, const weft_task *task, weft_lane *lane,
+                              int point)
+{
+    weft_executor *executor = c->executor;
+    weft_cursor early = {c->program, executor, .at = c->at + 1, .is_ordered = c->is_ordered};
+    weft_event *event = executor->point(executor->context, task, point);
+    uint32_t lanes = executor->ahead;
+    if (event)
+        WEFT_TRY(weft_lane_record(lane, event));
+    while (weft_ahead_find(c, point, &lanes, &early.at)) {
+        executor->early[early.at] = true;
+        WEFT_TRY(weft_program_next(&early));
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_program_next(weft_cursor *c)
+{
+    weft_executor *executor = c->executor;
+    const weft_task *task = &c->program->tasks[c->at];
+    weft_lane *lane = executor->lanes[task->lane];
+    if (!c->is_begun)
+        WEFT_TRY(begin_task(c, task, lane));
+    executor->passed = -1;
+    WEFT_TRY(run_part(executor, task, lane));
+    if (executor->passed >= 0)
+        WEFT_TRY(pass_point(c, task, lane, executor->passed));
+    return executor->goes_on && executor->goes_on(executor->context, task)
                ? WEFT_OK
-               : weft_lane_record(executor->lanes[program->tasks[i].lane], executor->done[i]);
+               : end_task(c, task, lane);
 }
 
-weft_status weft_program_enqueue_task(const weft_program *program, weft_executor *executor,
-                                      uint32_t i, bool is_ordered)
-{
-    const weft_task *task = &program->tasks[i];
-    WEFT_TRY(weft_program_begin_task(program, executor, i, is_ordered));
-    WEFT_TRY(run_task(executor, task, executor->lanes[task->lane]));
-    return weft_program_end_task(program, executor, i, is_ordered);
-}
-
-weft_status weft_program_open(const weft_program *program, const weft_executor *executor,
-                              bool *out_is_ordered)
+weft_status weft_program_open(const weft_program *program, weft_executor *executor,
+                              weft_cursor *out)
 {
     WEFT_TRY(check_executor(program, executor));
-    *out_is_ordered = is_on_one_lane(program, executor);
+    *out = (weft_cursor){
+        .program = program, .executor = executor, .is_ordered = is_on_one_lane(program, executor)};
     return WEFT_OK;
 }
 
 weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor)
 {
-    bool is_ordered;
-    WEFT_TRY(weft_program_open(program, executor, &is_ordered));
-    for (uint32_t i = 0; i < program->num_tasks; i++)
-        if (!weft_ahead_has(executor->ahead, program, i))
-            WEFT_TRY(weft_program_enqueue_task(program, executor, i, is_ordered));
+    weft_cursor c;
+    WEFT_TRY(weft_program_open(program, executor, &c));
+    memset(executor->early, 0, program->num_tasks * sizeof *executor->early);
+    while (c.at < program->num_tasks)
+        if (!c.is_begun && executor->early[c.at])
+            c.at++;
+        else
+            WEFT_TRY(weft_program_next(&c));
     return WEFT_OK;
 }
 

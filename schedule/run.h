@@ -5,38 +5,34 @@
 #include <weft/device.h>
 #include <weft/operation.h>
 
-#include "core/trace/trace.h"
-#include "schedule/program.h"
+#include "schedule/price/price.h"
 
-/* Enqueues the task's work on `lane`; returns before it is done. */
+/* Enqueues the task's work on `lane`, or the next part of it; returns before it is done. */
 typedef weft_status (*weft_task_function)(void *context, const weft_task *task, weft_lane *lane);
-
-/* Fields of the slices of a program's tasks, from the level above. */
-typedef struct weft_slice_context {
-    int rank;
-    int micro_batch;       /* for tasks without one; -1: none */
-    bool backward;         /* " back" is appended to the category */
-    const int *tracks;     /* [WEFT_NUM_LANES]: the slice's lane by the task's; NULL: the same */
-    int stage, num_stages; /* the rank's number among the pipeline's */
-    bool is_v;             /* as in weft_program */
-} weft_slice_context;
 
 /* Zero is valid; fill in lanes, run and context, then prepare. */
 typedef struct weft_executor {
     weft_lane *lanes[WEFT_NUM_LANES];            /* borrowed; NULL: no task may use it */
     weft_task_function run[WEFT_NUM_TASK_KINDS]; /* NULL: no such task may occur */
-    /* The event that a task's function records at a point, valid once the task is enqueued; NULL:
-     * no task may wait for a point. */
+    /* Whether the task, whose function has run, has another part, for which the function runs
+     * again; NULL: tasks have one part. */
+    bool (*goes_on)(void *context, const weft_task *task);
+    /* The event of a task's point, NULL: nobody waits for it. It is recorded behind the part that
+     * passes the point; one from WEFT_POINT_OWN on by whose gradient it is, before the task's end
+     * is enqueued. point NULL: no task may wait for one. */
     weft_event *(*point)(void *context, const weft_task *task, int point);
     void *context;
     weft_inner inner;         /* what notes call the program (core/device/device.h) */
     const weft_task *waiting; /* the task whose waits are enqueued */
-    struct weft_ahead *ahead; /* NULL: tasks are enqueued in order alone (schedule/ahead.h) */
     uint32_t runs_on;         /* bits of lanes that weft_program_run leaves running */
-    weft_trace *trace;        /* optional: gets a slice a task, which the task's lane stamps */
+    uint32_t ahead;           /* bits of lanes whose tasks go ahead (schedule/ahead.h) */
+    int (*layer_of)(void *context, int point); /* with `ahead`: of points from WEFT_POINT_OWN on */
+    int passed;        /* set by a task's function whose part has passed a point: that one */
+    weft_trace *trace; /* optional: gets a slice a task, which the task's lane stamps */
     weft_slice_context within;
 
     weft_event **done; /* one event a task; these belong to prepare and release */
+    bool *early;       /* by task: enqueued ahead */
     uint32_t num_done;
 } weft_executor;
 
@@ -44,6 +40,23 @@ typedef struct weft_executor {
 weft_status weft_executor_prepare(weft_executor *executor, weft_device *device,
                                   uint32_t max_tasks) WEFT_CHECKED;
 void weft_executor_release(weft_executor *executor);
+
+/* A program that is being enqueued. */
+typedef struct weft_cursor {
+    const weft_program *program;
+    weft_executor *executor;
+    uint32_t at;     /* the next task, or the one whose parts are enqueued */
+    bool is_begun;   /* a part of it is */
+    bool is_ordered; /* all tasks are on one lane, so that none waits for another */
+    size_t slice;    /* of the task at hand */
+} weft_cursor;
+
+/* At the first task. Refuses a program that cannot finish, before anything is enqueued. */
+weft_status weft_program_open(const weft_program *program, weft_executor *executor,
+                              weft_cursor *out) WEFT_CHECKED;
+/* Enqueues the next part of the task at hand: its waits before the first, its event behind the
+ * last. */
+weft_status weft_program_next(weft_cursor *cursor) WEFT_CHECKED;
 
 /* Enqueues all tasks and returns before they are done. One caller at a time. More programs may be
  * enqueued behind this one; only the order of each lane orders tasks of two programs. On an

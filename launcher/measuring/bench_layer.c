@@ -270,7 +270,8 @@ weft_status weft_bench_layer_run(weft_bench_layer *layer, double out_us[2])
         if (half == 0)
             WEFT_TRY(weft_model_forward(layer->model, 0, &micro_batch, layer->lane, NULL, NULL));
         else
-            WEFT_TRY(weft_model_backward(layer->model, 0, layer->lane, NULL, NULL, NULL));
+            WEFT_TRY(weft_model_backward(layer->model, 0, layer->lane, NULL, NULL, false));
+        WEFT_TRY(weft_model_enqueue(layer->model));
         WEFT_TRY(weft_lane_sync(layer->lane));
         out_us[half] = weft_now_us() - start;
     }

@@ -505,7 +505,7 @@ static weft_status create_lanes(weft_trainer *t)
             WEFT_TRY(
                 weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
     weft_model_use_reduce_lane(t->model, t->lanes[WEFT_LANE_REDUCE]);
-    WEFT_TRY(weft_trainer_bind_tasks(t));
+    weft_trainer_bind_tasks(t);
     weft_doing_lead(t->groups.coords.at[WEFT_AXIS_PP]);
     t->executor.within = (weft_slice_context){.rank = weft_comm_rank(t->world),
                                               .micro_batch = -1,

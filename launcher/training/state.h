@@ -101,7 +101,7 @@ typedef struct weft_trainer {
 } weft_trainer;
 
 /* Fills executor.run and lanes with the trainer's tasks. */
-weft_status weft_trainer_bind_tasks(weft_trainer *trainer) WEFT_CHECKED;
+void weft_trainer_bind_tasks(weft_trainer *trainer);
 /* A step's number for AdamW and the learning rate, which ignore skipped steps. */
 int64_t weft_trainer_update_number(const weft_trainer *trainer, int64_t step);
 /* Samples, and tokens, of the batch that runs or ran last, over all ranks. */

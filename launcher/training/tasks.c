@@ -1,4 +1,3 @@
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +5,6 @@
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
 #include "launcher/training/state.h"
-#include "schedule/ahead.h"
 #include "schedule/operands.h"
 
 /* What the host does for offloaded buckets while a backward is enqueued. */
@@ -189,41 +187,17 @@ static weft_status run_read(void *context, const weft_task *task, weft_lane *lan
 }
 
 /* A bucket's own point is recorded with the backward of its layer. */
-static bool has_passed(void *context, const weft_task *task, int point)
+static int layer_of(void *context, int point)
 {
     const weft_trainer *t = context;
     const weft_buckets *buckets = &t->runs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
     int b = 0;
-    (void)task;
-    if (point < WEFT_POINT_OWN)
-        return point >= t->executor.ahead->layer;
     while (!weft_bucket_is_offloaded(&buckets->shapes[b]) || buckets->shapes[b].point != point)
         b++;
-    return buckets->shapes[b].layer >= t->executor.ahead->layer;
+    return buckets->shapes[b].layer;
 }
 
-static weft_status pass_layer(void *context, int layer)
-{
-    weft_trainer *t = context;
-    t->executor.ahead->layer = layer;
-    return weft_ahead_go(&t->executor);
-}
-
-static weft_status go_ahead(weft_trainer *t)
-{
-    weft_ahead *ahead;
-    if (!weft_model_goes_ahead(t->model))
-        return WEFT_OK;
-    WEFT_TRY(weft_ahead_make(t->runs.train.program.num_tasks + t->runs.eval.program.num_tasks,
-                             t->arena, &ahead));
-    ahead->lanes = AHEAD;
-    ahead->passed = has_passed;
-    t->executor.ahead = ahead;
-    weft_model_tell_passed(t->model, pass_layer, t);
-    return WEFT_OK;
-}
-
-static weft_status trainer_bind_update_tasks(weft_trainer *t)
+static void trainer_bind_update_tasks(weft_trainer *t)
 {
     weft_executor *ex = &t->executor;
     ex->run[WEFT_TASK_SUM] = run_sum;
@@ -239,7 +213,8 @@ static weft_status trainer_bind_update_tasks(weft_trainer *t)
     t->measured.clock.runs = t->config.device.kind == WEFT_DEVICE_KIND_CPU;
     if (!weft_step_drains(&t->config))
         ex->runs_on = WEFT_STEP_RUNS_ON;
-    return go_ahead(t);
+    ex->ahead = weft_model_goes_ahead(t->model) ? AHEAD : 0;
+    ex->layer_of = layer_of;
 }
 
 /* Behind micro-batch m of a step that is run again: on this rank, whose backwards stand on `lane`.
@@ -259,32 +234,6 @@ static weft_status trainer_look_at_batch(weft_trainer *t, int m, weft_lane *lane
     if (is_bad)
         t->faults.looks.bad = m;
     return WEFT_OK;
-}
-
-static double last_end_us(const weft_executor *executor)
-{
-    double last = 0;
-    for (int i = 0; i < WEFT_NUM_LANES; i++)
-        if (executor->lanes[i])
-            last = fmax(last, weft_lane_ended_us(executor->lanes[i]));
-    return last;
-}
-
-weft_status weft_step_clock_run(weft_step_clock *clock, const weft_program *program,
-                                weft_executor *executor)
-{
-    WEFT_TRY(weft_program_run(program, executor));
-    if (clock->runs && executor->runs_on == 0)
-        clock->waited_us +=
-            last_end_us(executor) - weft_lane_ended_us(executor->lanes[WEFT_LANE_COMPUTE]);
-    return WEFT_OK;
-}
-
-double weft_step_clock_take(weft_step_clock *clock)
-{
-    const double waited_us = clock->waited_us;
-    clock->waited_us = 0;
-    return waited_us;
 }
 
 /* Of the trainer's slots; -1: the task has no such operand. */
@@ -358,6 +307,9 @@ static weft_status run_pair(const weft_trainer *t, const weft_task *forward, wef
 static weft_status run_forward(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
+    int layer;
+    if (weft_model_goes_on(t->model))
+        return weft_model_next(t->model, &layer);
     if (task->flags & WEFT_TASK_PAIRED)
         return run_pair(t, task, lane);
     const weft_micro_batch micro_batch = micro_batch_of(t, task);
@@ -380,31 +332,52 @@ static weft_event *point_of(void *context, const weft_task *task, int point)
                                            : index);
 }
 
+static weft_status open_backward(const weft_trainer *t, const weft_task *task, bool has_points,
+                                 weft_lane *lane)
+{
+    const int pass = pass_of(t, task), slot = slot_of(t, task, WEFT_OPERAND_DEFERRED);
+    const int deferred = slot < 0 ? -1 : t->runs.slots.pass[slot];
+    weft_tensor dy_memory, dx_memory;
+    const weft_tensor *dy = boundary(t, task, WEFT_OPERAND_DY, &dy_memory);
+    weft_tensor *dx = boundary(t, task, WEFT_OPERAND_DX, &dx_memory);
+    if (task->kind == WEFT_TASK_RECOMPUTE)
+        return weft_model_recompute(t->model, pass, lane);
+    if (task->flow == WEFT_FLOW_WEIGHT)
+        return weft_model_backward_weights(t->model, pass, deferred, lane, has_points);
+    if (task->flags & WEFT_TASK_PAIRED) /* enqueued with its pair's forward */
+        return WEFT_OK;
+    return task->flow == WEFT_FLOW_INPUT
+               ? weft_model_backward_input(t->model, pass, deferred, lane, dy, dx)
+               : weft_model_backward(t->model, pass, lane, dy, dx, has_points);
+}
+
+/* The next part, and the point that it passes. */
+static weft_status go_on(weft_trainer *t, bool has_points)
+{
+    int layer;
+    WEFT_TRY(weft_model_next(t->model, &layer));
+    t->executor.passed = has_points ? layer : -1;
+    return WEFT_OK;
+}
+
 static weft_status run_backward(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
-    if (task->kind == WEFT_TASK_RECOMPUTE)
-        return weft_model_recompute(t->model, pass_of(t, task), lane);
     const weft_trainer_program *program = t->running.program;
-    weft_event *const *points =
-        program->of_task[task - program->program.tasks] ? t->runs.points : NULL;
-    const int slot = slot_of(t, task, WEFT_OPERAND_DEFERRED);
-    const bool is_enqueued = task->flags & WEFT_TASK_PAIRED; /* with its pair's forward */
-    weft_tensor dy, dx;
-    if (task->flow == WEFT_FLOW_INPUT && is_enqueued)
-        return WEFT_OK;
-    if (task->flow == WEFT_FLOW_INPUT)
-        return weft_model_backward_input(t->model, pass_of(t, task), t->runs.slots.pass[slot], lane,
-                                         boundary(t, task, WEFT_OPERAND_DY, &dy),
-                                         boundary(t, task, WEFT_OPERAND_DX, &dx));
-    if (task->flow == WEFT_FLOW_WEIGHT)
-        WEFT_TRY(weft_model_backward_weights(t->model, pass_of(t, task), t->runs.slots.pass[slot],
-                                             lane, points));
-    else if (!is_enqueued)
-        WEFT_TRY(weft_model_backward(t->model, pass_of(t, task), lane,
-                                     boundary(t, task, WEFT_OPERAND_DY, &dy),
-                                     boundary(t, task, WEFT_OPERAND_DX, &dx), points));
-    return t->faults.looks.on ? trainer_look_at_batch(t, task->micro_batch, lane) : WEFT_OK;
+    const bool has_points = program->of_task[task - program->program.tasks];
+    WEFT_TRY(weft_model_goes_on(t->model) ? go_on(t, has_points)
+                                          : open_backward(t, task, has_points, lane));
+    const bool ends = task->kind == WEFT_TASK_BACKWARD && task->flow != WEFT_FLOW_INPUT &&
+                      !weft_model_goes_on(t->model);
+    return ends && t->faults.looks.on ? trainer_look_at_batch(t, task->micro_batch, lane) : WEFT_OK;
+}
+
+static bool goes_on(void *context, const weft_task *task)
+{
+    const weft_trainer *t = context;
+    const bool is_body = task->kind == WEFT_TASK_FORWARD || task->kind == WEFT_TASK_BACKWARD ||
+                         task->kind == WEFT_TASK_RECOMPUTE;
+    return is_body && weft_model_goes_on(t->model);
 }
 
 static weft_status run_send(void *context, const weft_task *task, weft_lane *lane)
@@ -423,7 +396,7 @@ static weft_status run_receive(void *context, const weft_task *task, weft_lane *
                      weft_model_boundary_bytes(t->model));
 }
 
-weft_status weft_trainer_bind_tasks(weft_trainer *t)
+void weft_trainer_bind_tasks(weft_trainer *t)
 {
     weft_executor *ex = &t->executor;
     memcpy(ex->lanes, t->lanes, sizeof ex->lanes);
@@ -431,9 +404,10 @@ weft_status weft_trainer_bind_tasks(weft_trainer *t)
     ex->run[WEFT_TASK_BACKWARD] = ex->run[WEFT_TASK_RECOMPUTE] = run_backward;
     ex->run[WEFT_TASK_SEND] = run_send;
     ex->run[WEFT_TASK_RECEIVE] = run_receive;
+    ex->goes_on = goes_on;
     ex->point = point_of;
     ex->context = t;
-    return trainer_bind_update_tasks(t);
+    trainer_bind_update_tasks(t);
 }
 
 weft_status weft_trainer_run(weft_trainer *t, bool eval, int64_t step)

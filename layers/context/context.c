@@ -615,7 +615,7 @@ static weft_status run(weft_context_runtime *r, weft_lane *compute, const weft_c
                            .backward = backward};
     bind_slots(&w);
     memset(r->begun, 0, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS * sizeof *r->begun);
-    WEFT_TRY(weft_runner_enqueue(&r->runner, w.program, compute, false, &w));
+    WEFT_TRY(weft_runner_enqueue(&r->runner, w.program, compute, &w));
     return backward && call->dsinks ? add_sinks(&w, compute) : WEFT_OK;
 }
 
@@ -644,7 +644,7 @@ static weft_status make_programs(weft_context_runtime *r)
         WEFT_TRY(weft_program_context_check(&r->plan, &r->programs[0], &r->programs[1]));
     WEFT_TRY(weft_runner_memory(&r->arena, r->programs, r->memory));
     bind_tasks(&r->runner.strands[0].executor);
-    return weft_runner_prepare(&r->runner, r->programs);
+    return weft_runner_prepare(&r->runner, r->programs, 2);
 }
 
 static weft_status init(weft_context_runtime *r)

@@ -139,6 +139,14 @@ typedef struct weft_micro_batch {
     bool training;
 } weft_micro_batch;
 
+/* Bodies: the next functions open one, a pass or a pair of two, and enqueue what stands before its
+ * first part; weft_model_next enqueues its parts, one a call, until it is over. Kept as a graph it
+ * is over at once. *out_layer: the layer whose gradients hold this micro-batch's share on the lane
+ * behind this part, with those of all layers above it; -1: none, as in pairs that leave some. */
+bool weft_model_goes_on(const weft_model *model);
+weft_status weft_model_next(weft_model *model, int *out_layer) WEFT_CHECKED;
+/* All parts. */
+weft_status weft_model_enqueue(weft_model *model) WEFT_CHECKED;
 /* Forward of this stage into pass `slot`. x: input of the stage (NULL on the first stage, which
  * reads tokens); y: where the stage's output goes (NULL on the last stage). x must stay valid until
  * the backward. Enqueued on `lane`. */
@@ -147,11 +155,10 @@ weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_bat
 /* Recomputes what the backward of pass `slot` needs before any gradient. Call it right before the
  * backward if weft_outline_recomputes_early. */
 weft_status weft_model_recompute(weft_model *model, int slot, weft_lane *lane) WEFT_CHECKED;
-/* Backward of pass `slot`. dy NULL on the last stage, dx NULL on the first. points[i], unless
- * NULL, is recorded where the gradients of layer i are final on `lane`. points NULL: no task waits
- * for them, and the backward may be kept as a graph. */
+/* Backward of pass `slot`. dy NULL on the last stage, dx NULL on the first. has_points: a task
+ * waits for a layer's gradients, so that the backward is not kept as a graph. */
 weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
-                                weft_tensor *dx, weft_event *const *points) WEFT_CHECKED;
+                                weft_tensor *dx, bool has_points) WEFT_CHECKED;
 /* The two as one pair (schedule/pair.h), of passes in different slots. The setup has pairs. The
  * backward is whole, or its input's half (see below) if a slot `deferred` is named. */
 typedef struct weft_pair_call {
@@ -169,12 +176,12 @@ weft_status weft_model_pair(weft_model *model, weft_lane *lane,
  * backwards follow each other in the order of their forwards. Layers that cannot be split do all
  * in the first half: those of programs, recomputed as a whole or offloading; blocks with such a
  * layer inside, with norms of queries and keys, with a recomputed MLP or MoE layer, or with experts
- * that are beyond device memory or do not keep their tokens. Points are recorded by the second
- * half, in the layers' order. */
+ * that are beyond device memory or do not keep their tokens. Layers' points are in the
+ * second half, in order. */
 weft_status weft_model_backward_input(weft_model *model, int slot, int deferred, weft_lane *lane,
                                       const weft_tensor *dy, weft_tensor *dx) WEFT_CHECKED;
 weft_status weft_model_backward_weights(weft_model *model, int slot, int deferred, weft_lane *lane,
-                                        weft_event *const *points) WEFT_CHECKED;
+                                        bool has_points) WEFT_CHECKED;
 /* Bytes of the hidden states that travel between stages. */
 size_t weft_model_boundary_bytes(const weft_model *model);
 /* The step's sums on this rank; valid when the lane is idle. */
@@ -222,11 +229,8 @@ int weft_model_turn(weft_model *model, int bucket, weft_tier_turn_kind kind);
 weft_status weft_model_make_room(weft_model *model, int bucket) WEFT_CHECKED;
 weft_status weft_model_read_expert(weft_model *model, int bucket, bool whole) WEFT_CHECKED;
 weft_lane *weft_model_file_lane(const weft_model *model);
-/* Whether such experts are read and stepped during the backward of the layers below. `passed` is
- * called when a layer's backward is enqueued and its point recorded. */
+/* Whether such experts are read and stepped during the backward of the layers below. */
 bool weft_model_goes_ahead(const weft_model *model);
-void weft_model_tell_passed(weft_model *model, weft_status (*passed)(void *context, int layer),
-                            void *context);
 /* Marks the device's copy of the weights as out of date; a kept expert comes up again. */
 void weft_model_change(weft_model *model, int bucket);
 weft_status weft_model_refresh(weft_model *model, int bucket, weft_lane *lane) WEFT_CHECKED;

@@ -171,21 +171,10 @@ static weft_status copy_own_block(const movement *m, weft_lane *lane)
 
 static weft_status run_program(weft_moe_runtime *r, movement *m, weft_lane *lane)
 {
-    static const int helpers[] = {WEFT_LANE_GATHER, WEFT_LANE_PLACE};
-    weft_executor *ex = &r->exchange_executor;
     WEFT_TRY(take_staging(m, &r->exchange_program));
     if (!m->all)
         WEFT_TRY(copy_own_block(m, lane));
-    ex->context = m;
-    ex->lanes[WEFT_LANE_EXPERT] = lane;
-    for (int i = 0; i < 2; i++)
-        ex->lanes[helpers[i]] = r->runner.lanes[helpers[i]];
-    WEFT_TRY(weft_program_enqueue(&r->exchange_program, ex));
-    for (int i = 0; i < 2; i++) {
-        WEFT_TRY(weft_lane_record(r->runner.lanes[helpers[i]], r->exchanged[i]));
-        WEFT_TRY(weft_lane_wait(lane, r->exchanged[i]));
-    }
-    return WEFT_OK;
+    return weft_runner_enqueue(&r->exchanging, &r->exchange_program, lane, m);
 }
 
 weft_status weft_moe_exchange_over(weft_moe_runtime *r, weft_comm *ep, weft_comm *etp,

@@ -163,8 +163,8 @@ weft_status weft_moe_begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state 
  * weft_moe_run_weights. */
 weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                     const weft_tensor *rows) WEFT_CHECKED;
-/* Enqueues a task of the program; they come in order. */
-weft_status weft_moe_run_task(weft_moe_state *state, uint32_t index) WEFT_CHECKED;
+/* Enqueues the next task of the program. */
+weft_status weft_moe_run_task(weft_moe_state *state) WEFT_CHECKED;
 /* Makes the compute lane wait for the whole program. */
 weft_status weft_moe_end(weft_moe_state *state) WEFT_CHECKED;
 /* The program of the pass's forward or backward, and whether its task's lane is beside the compute

@@ -236,7 +236,7 @@ static weft_status answer_again(weft_moe *m, weft_pass *pass, weft_moe_state *st
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
     WEFT_TRY(ask(m, pass, state));
     for (uint32_t i = 0; i < state->work.program->num_tasks; i++)
-        WEFT_TRY(weft_moe_run_task(state, i));
+        WEFT_TRY(weft_moe_run_task(state));
     WEFT_TRY(weft_moe_end(state));
     weft_pass_keep(pass);
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
@@ -435,9 +435,8 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, int part, con
     weft_moe_state *state = weft_pass_state(pass, layer);
     if (part == 0)
         return begin_forward(m, pass, state, x);
-    return (uint32_t)part <= state->work.program->num_tasks
-               ? weft_moe_run_task(state, (uint32_t)part - 1)
-               : end_forward(m, pass, state, x, y);
+    return (uint32_t)part <= state->work.program->num_tasks ? weft_moe_run_task(state)
+                                                            : end_forward(m, pass, state, x, y);
 }
 
 /* --- the second half of a backward in two -------------------------------------------------------
@@ -497,7 +496,7 @@ static bool ends_experts(const weft_program *program, uint32_t index)
 static weft_status run_backward_task(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                      uint32_t index)
 {
-    WEFT_TRY(weft_moe_run_task(state, index));
+    WEFT_TRY(weft_moe_run_task(state));
     if (!weft_pass_defers(pass) || !ends_experts(state->work.program, index))
         return WEFT_OK;
     WEFT_TRY(weft_pass_defer(pass, &m->common.base, second_weights));

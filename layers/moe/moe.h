@@ -26,11 +26,10 @@ typedef struct weft_moe_runtime {
     int num_plans;
     const weft_moe_plan *current;  /* the next forward's */
     weft_moe_plan replaced;        /* holds replaced programs; `current` points here */
-    weft_runner runner;            /* lanes expert, gather, place, offload, prefetch */
-    weft_program exchange_program; /* the form's, where it runs as a program */
-    weft_executor exchange_executor;
-    weft_event *exchanged[2];
-    size_t direct_chunk_bytes; /* of a block; equal on every rank; 0: by size */
+    weft_runner runner;            /* lanes expert, offload, prefetch */
+    weft_program exchange_program; /* the form's, where it runs as a program; */
+    weft_runner exchanging;        /* its lanes: gather, place */
+    size_t direct_chunk_bytes;     /* of a block; equal on every rank; 0: by size */
 } weft_moe_runtime;
 
 /* exchange: the model has layers whose tokens travel. block_bytes: what a rank sends another under

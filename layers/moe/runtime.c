@@ -10,18 +10,18 @@ static weft_status create_lanes(weft_moe_runtime *r)
 {
     /* Threads of communication have priority over those that copy. */
     static const weft_runner_lane rows[] = {
-        {WEFT_LANE_EXPERT, 0, "expert"},     {WEFT_LANE_GATHER, 0, "gather"},
-        {WEFT_LANE_PLACE, 1, "place"},       {WEFT_LANE_OFFLOAD, 1, "offload"},
+        {WEFT_LANE_EXPERT, 0, "expert"},
+        {WEFT_LANE_OFFLOAD, 1, "offload"},
         {WEFT_LANE_PREFETCH, 1, "prefetch"},
     };
-    for (int i = 0; i < 2; i++)
-        WEFT_TRY(weft_event_create(r->runner.device, &r->exchanged[i]));
     return weft_runner_create_lanes(&r->runner, rows, sizeof rows / sizeof *rows);
 }
 
 /* Forms without chunks have nothing to cut. */
 static weft_status create_exchange(weft_moe_runtime *r)
 {
+    static const weft_runner_lane rows[] = {{WEFT_LANE_GATHER, 0, "gather"},
+                                            {WEFT_LANE_PLACE, 1, "place"}};
     weft_exchange_form form = r->options.form;
     bool is_program = form != WEFT_EXCHANGE_BASELINE && form != WEFT_EXCHANGE_DIRECT;
     if (!is_program)
@@ -29,11 +29,9 @@ static weft_status create_exchange(weft_moe_runtime *r)
     int num_chunks = r->options.num_chunks > 0 ? r->options.num_chunks : 1;
     WEFT_TRY(weft_program_exchange(form, num_chunks, &r->arena, &r->exchange_program));
     WEFT_TRY(weft_program_exchange_check(form, num_chunks, &r->exchange_program));
-    WEFT_TRY(weft_executor_prepare(&r->exchange_executor, r->runner.device,
-                                   r->exchange_program.num_tasks));
-    weft_moe_bind_exchange_tasks(&r->exchange_executor);
-    r->runner.tasks_use_lanes = r->exchange_program.num_tasks > 0;
-    return WEFT_OK;
+    weft_moe_bind_exchange_tasks(&r->exchanging.strands[0].executor);
+    WEFT_TRY(weft_runner_create_lanes(&r->exchanging, rows, sizeof rows / sizeof *rows));
+    return weft_runner_prepare(&r->exchanging, &r->exchange_program, 1);
 }
 
 static weft_status init(weft_moe_runtime *r)
@@ -59,7 +57,7 @@ weft_status weft_moe_runtime_create(weft_device *device, const weft_moe_options 
     weft_moe_runtime *r = calloc(1, sizeof *r);
     if (!r)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the MoE layers' programs");
-    r->runner.device = device;
+    r->runner.device = r->exchanging.device = device;
     r->options = *options;
     r->exchange = exchange;
     if (options->num_chunks > 0)
@@ -78,9 +76,7 @@ void weft_moe_runtime_destroy(weft_moe_runtime *r)
     if (!r)
         return;
     weft_runner_release(&r->runner);
-    for (int i = 0; i < 2; i++)
-        weft_event_destroy(r->exchanged[i]);
-    weft_executor_release(&r->exchange_executor);
+    weft_runner_release(&r->exchanging);
     weft_arena_release(&r->arena);
     free(r);
 }
@@ -88,6 +84,7 @@ void weft_moe_runtime_destroy(weft_moe_runtime *r)
 weft_status weft_moe_runtime_reserve(const weft_moe_runtime *r, const weft_comm *ep,
                                      weft_lane *compute, size_t bytes)
 {
+    WEFT_TRY(weft_runner_reserve(&r->exchanging, ep, compute, bytes));
     return weft_runner_reserve(&r->runner, ep, compute, bytes);
 }
 
@@ -102,7 +99,7 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
         WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
     for (int k = 0; k < WEFT_RUNNER_STRANDS; k++)
         WEFT_TRY(weft_runner_memory(&r->arena, plan->programs, plan->memory[k]));
-    return weft_runner_prepare(&r->runner, plan->programs);
+    return weft_runner_prepare(&r->runner, plan->programs, 2);
 }
 
 weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *asked)
@@ -126,5 +123,5 @@ weft_status weft_moe_runtime_replace(weft_moe_runtime *r, const weft_program pro
     r->replaced = *r->current;
     memcpy(r->replaced.programs, programs, sizeof r->replaced.programs);
     r->current = &r->replaced;
-    return weft_runner_prepare(&r->runner, programs);
+    return weft_runner_prepare(&r->runner, programs, 2);
 }

@@ -718,7 +718,7 @@ static weft_status begin(work *w)
     weft_moe_runtime *runtime = w->pass->model->moe;
     const bool synchronous = is_synchronous(w->m, &w->state->plan->pipeline);
     weft_note_tasks(w->pass, tracks, &runtime->runner.strands[w->strand].executor);
-    weft_note_tasks(w->pass, NULL, &runtime->exchange_executor);
+    weft_note_tasks(w->pass, NULL, &runtime->exchanging.strands[0].executor);
     return weft_runner_begin(&runtime->runner, w->strand, w->program, weft_pass_lane(w->pass),
                              synchronous, w);
 }
@@ -749,9 +749,9 @@ weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state
     return begin(w);
 }
 
-weft_status weft_moe_run_task(weft_moe_state *state, uint32_t index)
+weft_status weft_moe_run_task(weft_moe_state *state)
 {
-    return weft_runner_task(&state->work.pass->model->moe->runner, state->work.strand, index);
+    return weft_runner_task(&state->work.pass->model->moe->runner, state->work.strand);
 }
 
 weft_status weft_moe_end(weft_moe_state *state)

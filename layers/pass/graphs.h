@@ -15,10 +15,10 @@
 typedef struct weft_pass_call {
     weft_pass *pass;
     weft_pass_kind kind;
-    const weft_tensor *from;   /* x, or dy; recomputation: this and `to` are NULL */
-    weft_tensor *to;           /* y, or dx */
-    weft_event *const *points; /* backward: events by layer; NULL with a graph */
-    weft_deferred *deferred;   /* of a half of a backward; else NULL */
+    const weft_tensor *from; /* x, or dy; recomputation: this and `to` are NULL */
+    weft_tensor *to;         /* y, or dx */
+    bool has_points;         /* a backward's that are waited for: it is no graph */
+    weft_deferred *deferred; /* of a half of a backward; else NULL */
 } weft_pass_call;
 typedef weft_status (*weft_pass_enqueue)(const weft_pass_call *call);
 

@@ -178,16 +178,13 @@ typedef struct weft_model_sums {
 
 /* The programs of passes, and what runs them. */
 typedef struct weft_model_run {
-    weft_program *programs; /* by chunk [WEFT_NUM_PASS_KINDS]; training has all kinds */
+    struct weft_open_body *body; /* that is being enqueued, or was last (layers/pass/run.c) */
+    weft_program *programs;      /* by chunk [WEFT_NUM_PASS_KINDS]; training has all kinds */
     weft_tensor *slots[WEFT_PAIR_STRANDS];      /* of the running program; of a pair's two */
     weft_executor executors[WEFT_PAIR_STRANDS]; /* likewise */
     weft_graphs *graphs;                        /* NULL: no graphs */
     bool loss_waits;                            /* weft_outline_loss_waits */
-    bool *leaves; /* by layer: whether its backward in a pair leaves its weights' gradients */
-    /* Called for each layer whose backward is enqueued, for tasks that wait for points; NULL:
-     * none. */
-    weft_status (*passed)(void *context, int layer);
-    void *passed_context;
+    bool *leaves;      /* by layer: whether its backward in a pair leaves its weights' gradients */
     weft_trace *trace; /* NULL: none is kept; borrowed */
     int trace_rank;
 } weft_model_run;

@@ -1,7 +1,5 @@
 #include "layers/pass/runner.h"
 
-#include "schedule/ahead.h"
-
 weft_status weft_runner_create_lanes(weft_runner *runner, const weft_runner_lane *rows,
                                      size_t num_rows)
 {
@@ -30,10 +28,11 @@ void weft_runner_release(weft_runner *runner)
     }
 }
 
-weft_status weft_runner_prepare(weft_runner *runner, const weft_program programs[2])
+weft_status weft_runner_prepare(weft_runner *runner, const weft_program *programs, int count)
 {
-    const uint32_t forward = programs[0].num_tasks, backward = programs[1].num_tasks;
-    const uint32_t most = forward > backward ? forward : backward;
+    uint32_t most = 0;
+    for (int i = 0; i < count; i++)
+        most = programs[i].num_tasks > most ? programs[i].num_tasks : most;
     for (int k = 0; k < WEFT_RUNNER_STRANDS; k++)
         if (most > runner->strands[k].executor.num_done)
             WEFT_TRY(weft_executor_prepare(&runner->strands[k].executor, runner->device, most));
@@ -64,22 +63,21 @@ weft_status weft_runner_begin(weft_runner *runner, int strand, const weft_progra
 {
     weft_runner_strand *s = &runner->strands[strand];
     weft_executor *ex = &s->executor;
-    s->program = program;
-    s->joins = s->begin && (!synchronous || runner->tasks_use_lanes);
+    s->joins = s->begin && !synchronous;
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         ex->lanes[i] = synchronous || !runner->lanes[i] ? compute : runner->lanes[i];
     ex->context = context;
-    WEFT_TRY(weft_program_open(program, ex, &s->is_ordered));
+    WEFT_TRY(weft_program_open(program, ex, &s->cursor));
     return s->joins ? weft_lane_record(compute, s->begin) : WEFT_OK;
 }
 
-weft_status weft_runner_task(weft_runner *runner, int strand, uint32_t index)
+weft_status weft_runner_task(weft_runner *runner, int strand)
 {
     weft_runner_strand *s = &runner->strands[strand];
-    for (int i = 0; index == 0 && s->joins && i < WEFT_NUM_LANES; i++)
+    for (int i = 0; s->cursor.at == 0 && s->joins && i < WEFT_NUM_LANES; i++)
         if (runner->lanes[i])
             WEFT_TRY(weft_lane_wait(runner->lanes[i], s->begin));
-    return weft_program_enqueue_task(s->program, &s->executor, index, s->is_ordered);
+    return weft_program_next(&s->cursor);
 }
 
 weft_status weft_runner_end(weft_runner *runner, int strand)
@@ -94,10 +92,10 @@ weft_status weft_runner_end(weft_runner *runner, int strand)
 }
 
 weft_status weft_runner_enqueue(weft_runner *runner, const weft_program *program,
-                                weft_lane *compute, bool synchronous, void *context)
+                                weft_lane *compute, void *context)
 {
-    WEFT_TRY(weft_runner_begin(runner, 0, program, compute, synchronous, context));
+    WEFT_TRY(weft_runner_begin(runner, 0, program, compute, false, context));
     for (uint32_t i = 0; i < program->num_tasks; i++)
-        WEFT_TRY(weft_runner_task(runner, 0, i));
+        WEFT_TRY(weft_runner_task(runner, 0));
     return weft_runner_end(runner, 0);
 }

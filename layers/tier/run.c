@@ -6,7 +6,6 @@
 #include "kernels/host.h"
 #include "layers/pass/pass.h"
 #include "layers/tier/internal.h"
-#include "schedule/ahead.h"
 #include "schedule/operands.h"
 
 /* --- the clock ----------------------------------------------------------------------------- */
@@ -408,6 +407,7 @@ weft_status weft_tier_enqueue(weft_tier_run *t, const weft_tier_call *call, weft
     const bool has_lowest = call->first_position == 0,
                has_highest = call->end_position == l->num_seats;
     weft_executor *ex = &t->executor;
+    weft_cursor cursor;
     uint32_t first, end;
     memcpy(ex->lanes, t->lanes, sizeof ex->lanes);
     ex->lanes[WEFT_LANE_COMPUTE] = compute;
@@ -420,6 +420,8 @@ weft_status weft_tier_enqueue(weft_tier_run *t, const weft_tier_call *call, weft
     WEFT_TRY(tier_clock_read(&t->clock, NULL, WEFT_TIER_BEGIN, compute));
     weft_experts_slice(program, call->backward, call->first_position, call->end_position, &first,
                        &end);
-    WEFT_TRY(weft_program_enqueue_some(program, ex, first, end));
+    WEFT_TRY(weft_program_open(program, ex, &cursor));
+    for (cursor.at = first; cursor.at < end;) /* the tasks before it are enqueued */
+        WEFT_TRY(weft_program_next(&cursor));
     return call->backward && has_lowest ? weft_tier_expect_landings(t, l, call) : WEFT_OK;
 }

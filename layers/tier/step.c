@@ -260,13 +260,6 @@ bool weft_model_goes_ahead(const weft_model *model)
     return model->tier && weft_tier_goes_ahead(model->tier);
 }
 
-void weft_model_tell_passed(weft_model *model, weft_status (*passed)(void *context, int layer),
-                            void *context)
-{
-    model->run.passed = passed;
-    model->run.passed_context = context;
-}
-
 weft_status weft_model_refresh(weft_model *model, int bucket, weft_lane *lane)
 {
     return model->tier ? refresh(model->tier, bucket, lane) : WEFT_OK;

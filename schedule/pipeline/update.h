@@ -47,7 +47,7 @@
  * A task of the next step with WEFT_TASK_AFTER_STEP waits for its bucket's last task here: the
  * upload, else the gather, else the step.
  *
- * Tasks of these lanes may be enqueued amid a backward, once their waits are passed
+ * Tasks of these lanes may be enqueued between the parts of a backward, once their waits are passed
  * (schedule/ahead.h). So an expert in a file is read and stepped when its gradient lands, not
  * behind all reads of the layers below. */
 #ifndef WEFT_SCHEDULE_PIPELINE_UPDATE_H

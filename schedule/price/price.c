@@ -253,6 +253,18 @@ void weft_slice_of_task(const weft_task *task, int stage, int num_stages, bool i
     snprintf(out->category, sizeof(out->category), "%s", weft_task_kind_text(task->kind));
 }
 
+void weft_slice_within(const weft_slice_context *within, const weft_task *task, weft_slice *out)
+{
+    weft_slice_of_task(task, within->stage, within->num_stages, within->is_v, out);
+    out->rank = within->rank;
+    if (within->tracks)
+        out->lane = within->tracks[task->lane];
+    if (out->micro_batch < 0)
+        out->micro_batch = within->micro_batch;
+    if (within->backward)
+        snprintf(out->category, sizeof out->category, "%s back", weft_task_kind_text(task->kind));
+}
+
 /* --- starting and ending ------------------------------------------------------------------- */
 
 static void touch(weft_simulation *sim, int stage)

@@ -103,4 +103,19 @@ const char *weft_flow_letters(int flow);
 void weft_slice_of_task(const weft_task *task, int stage, int num_stages, bool is_v,
                         weft_slice *out);
 
+enum { WEFT_NO_TRACK = -1 };
+
+/* Fields of the slices of a program's tasks, from the level above. */
+typedef struct weft_slice_context {
+    int rank;
+    int micro_batch;       /* for tasks without one; -1: none */
+    bool backward;         /* " back" is appended to the category */
+    const int *tracks;     /* [WEFT_NUM_LANES]: the slice's lane by the task's; WEFT_NO_TRACK: no
+                              slice; NULL: the same */
+    int stage, num_stages; /* the rank's number among the pipeline's */
+    bool is_v;             /* as in weft_program */
+} weft_slice_context;
+/* The same for a task that runs within these. */
+void weft_slice_within(const weft_slice_context *within, const weft_task *task, weft_slice *out);
+
 #endif

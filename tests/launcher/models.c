@@ -196,6 +196,7 @@ static void check_cached(const char *name, const char *run, const weft_config *c
         weft_micro_batch batch = {
             .tokens = shown, .index = at, .first_token = first, .loss_scale = 1};
         EXPECT_OK(weft_model_forward(h.model, 0, &batch, h.lane, NULL, NULL));
+        EXPECT_OK(weft_model_enqueue(h.model));
         EXPECT_OK(weft_lane_sync(h.lane));
         EXPECT_OK(weft_model_logits(h.model, 0, &logits));
         for (size_t i = 0; i < rows * BATCH && first + i / BATCH < SEQ; i++)

@@ -16,6 +16,8 @@ static struct {
     uint32_t num_run;
     uint32_t next[WEFT_NUM_LANES]; /* behind the last task that ran on each, */
     bool goes_ahead;               /* where lanes keep their order alone (schedule/ahead.h) */
+    const weft_task *at;           /* of several parts, if its next one comes */
+    weft_executor *executor;       /* the trainer's */
     weft_task_function run[WEFT_NUM_TASK_KINDS]; /* the trainer's */
 } watch;
 
@@ -34,23 +36,37 @@ static void compare(const char *name, const weft_program *planned, const weft_pr
            "%s, %s: what runs is not what is planned", watch.mesh, name);
 }
 
+static weft_status run_part(void *context, const weft_task *task, weft_lane *lane)
+{
+    WEFT_TRY(watch.run[task->kind](context, task, lane));
+    if (watch.executor->goes_on(context, task))
+        watch.at = task;
+    return WEFT_OK;
+}
+
 static weft_status run_planned(void *context, const weft_task *task, weft_lane *lane)
 {
     uint32_t at = watch.goes_ahead ? watch.next[task->lane] : watch.num_run;
+    if (watch.at == task) {
+        watch.at = NULL;
+        return run_part(context, task, lane);
+    }
     while (watch.goes_ahead && at < watch.step.num_tasks && watch.step.tasks[at].lane != task->lane)
         at++;
     EXPECT(at < watch.step.num_tasks && memcmp(task, &watch.step.tasks[at], sizeof *task) == 0,
            "%s: task %u runs, and another is planned", watch.mesh, at);
     watch.next[task->lane] = at + 1;
     watch.num_run++;
-    return watch.run[task->kind](context, task, lane);
+    return run_part(context, task, lane);
 }
 
 static void begin_watch(weft_trainer *t)
 {
     watch.num_run = 0;
     memset(watch.next, 0, sizeof watch.next);
-    watch.goes_ahead = t->executor.ahead != NULL;
+    watch.goes_ahead = t->executor.ahead != 0;
+    watch.at = NULL;
+    watch.executor = &t->executor;
     memcpy(watch.run, t->executor.run, sizeof watch.run);
     for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
         if (watch.run[kind])

@@ -176,9 +176,10 @@ static void measure(harness *h, const int32_t *tokens, const int32_t *labels, co
         if (stop == 2 && last == 3)
             EXPECT_OK(weft_model_backward_input(h->model, 0, 0, h->lane, NULL, NULL));
         if (stop == 3)
-            EXPECT_OK(weft_model_backward_weights(h->model, 0, 0, h->lane, NULL));
+            EXPECT_OK(weft_model_backward_weights(h->model, 0, 0, h->lane, false));
         if (stop == 2 && last == 2)
-            EXPECT_OK(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL));
+            EXPECT_OK(weft_model_backward(h->model, 0, h->lane, NULL, NULL, false));
+        EXPECT_OK(weft_model_enqueue(h->model));
         EXPECT_OK(weft_lane_sync(h->lane));
         EXPECT_OK(weft_comm_barrier(h->world));
         if (stop > 0)
@@ -194,7 +195,9 @@ static void measure(harness *h, const int32_t *tokens, const int32_t *labels, co
     }
     if (last == 3) { /* a whole one may take more scratch */
         EXPECT_OK(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
-        EXPECT_OK(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL));
+        EXPECT_OK(weft_model_enqueue(h->model));
+        EXPECT_OK(weft_model_backward(h->model, 0, h->lane, NULL, NULL, false));
+        EXPECT_OK(weft_model_enqueue(h->model));
         EXPECT_OK(weft_lane_sync(h->lane));
         out->deferred_bytes = h->model->memory.deferred[0].stack.peak_bytes;
     }

@@ -124,7 +124,9 @@ weft_status harness_pass(harness *h, const int32_t *tokens, const int32_t *label
                                     .cut = h->cut.cp > 1 ? &h->cut : NULL,
                                     .index = h->cut.cp > 1 ? h->index : NULL};
     WEFT_TRY(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
+    WEFT_TRY(weft_model_enqueue(h->model));
     if (training)
-        WEFT_TRY(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL));
+        WEFT_TRY(weft_model_backward(h->model, 0, h->lane, NULL, NULL, false));
+    WEFT_TRY(weft_model_enqueue(h->model));
     return weft_lane_sync(h->lane);
 }

@@ -155,8 +155,10 @@ static weft_status forward(note_model *m, int slot, bool is_first)
 {
     const weft_micro_batch micro_batch = micro_batch_in(m, slot, is_first);
     weft_tensor x, y;
-    return weft_model_forward(m->model, slot, &micro_batch, m->compute, between(m, slot, false, &x),
-                              between(m, NOTE_PASSES + slot, true, &y));
+    WEFT_TRY(weft_model_forward(m->model, slot, &micro_batch, m->compute,
+                                between(m, slot, false, &x),
+                                between(m, NOTE_PASSES + slot, true, &y)));
+    return weft_model_enqueue(m->model);
 }
 
 static weft_status backward(note_model *m, int slot)
@@ -165,8 +167,10 @@ static weft_status backward(note_model *m, int slot)
     const weft_tensor *dy = between(m, NOTE_PASSES + slot, true, &rows_dy);
     weft_tensor *dx = between(m, slot, false, &rows_dx);
     WEFT_TRY(weft_model_recompute(m->model, slot, m->compute));
-    return m->halves ? weft_model_backward_input(m->model, slot, slot, m->compute, dy, dx)
-                     : weft_model_backward(m->model, slot, m->compute, dy, dx, NULL);
+    WEFT_TRY(weft_model_enqueue(m->model));
+    WEFT_TRY(m->halves ? weft_model_backward_input(m->model, slot, slot, m->compute, dy, dx)
+                       : weft_model_backward(m->model, slot, m->compute, dy, dx, false));
+    return weft_model_enqueue(m->model);
 }
 
 static weft_status pair(note_model *m, int slot, int before)
@@ -180,14 +184,16 @@ static weft_status pair(note_model *m, int slot, int before)
                                  .y = between(m, NOTE_PASSES + slot, true, &y),
                                  .dy = between(m, NOTE_PASSES + before, true, &dy),
                                  .dx = between(m, before, false, &dx)};
-    return weft_model_pair(m->model, m->compute, &call);
+    WEFT_TRY(weft_model_pair(m->model, m->compute, &call));
+    return weft_model_enqueue(m->model);
 }
 
 /* The second half, right before another micro-batch needs the pass. */
 static weft_status finish(note_model *m, int slot)
 {
-    return m->halves ? weft_model_backward_weights(m->model, slot, slot, m->compute, NULL)
-                     : WEFT_OK;
+    if (m->halves)
+        WEFT_TRY(weft_model_backward_weights(m->model, slot, slot, m->compute, false));
+    return weft_model_enqueue(m->model);
 }
 
 /* As the trainer's update does (schedule/pipeline/update.h). */

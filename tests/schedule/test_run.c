@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "schedule/run.h"
+#include "schedule/ahead.h"
 
 enum { WIDTH = 16, RUN_STAGES = 4, NUM_STEPS = 3 };
 
@@ -482,6 +482,177 @@ CASE(host_runs_on)
     assert_int_equal(num_done, 0);
     assert_int_equal(held.num_late, 0);
     assert_int_equal(held.num_done, 4);
+    for (int i = 0; i < 2; i++)
+        weft_lane_destroy(executor.lanes[lanes[i]]);
+    weft_executor_release(&executor);
+    weft_device_destroy(device);
+    weft_arena_release(&arena);
+}
+
+/* --- tasks of several parts ------------------------------------------------------------------ */
+
+enum { NUM_PARTS = 3 };
+
+typedef struct in_parts {
+    weft_executor executor;
+    weft_event *events[NUM_PARTS], *own; /* of points */
+    int part;                            /* of the backward */
+    char order[64];                      /* what is enqueued: b0, b1, ... */
+} in_parts;
+
+static weft_status enqueue_part(void *context, const weft_task *task, weft_lane *lane)
+{
+    in_parts *p = context;
+    const bool is_body = task->kind == WEFT_TASK_BACKWARD;
+    const size_t used = strlen(p->order);
+    snprintf(p->order + used, sizeof p->order - used, "%s%d ", weft_task_kind_letter(task->kind),
+             is_body ? p->part : (int)task->bucket);
+    if (!is_body)
+        return WEFT_OK;
+    if (p->part == 0)
+        WEFT_TRY(weft_lane_record(lane, p->own));
+    p->executor.passed = NUM_PARTS - 1 - p->part;
+    p->part = (p->part + 1) % NUM_PARTS;
+    return WEFT_OK;
+}
+
+static bool has_part(void *context, const weft_task *task)
+{
+    return task->kind == WEFT_TASK_BACKWARD && ((in_parts *)context)->part > 0;
+}
+
+static weft_event *point_event(void *context, const weft_task *task, int point)
+{
+    in_parts *p = context;
+    (void)task;
+    return point >= WEFT_POINT_OWN ? p->own : p->events[point];
+}
+
+/* The own point's. */
+static int layer_of_point(void *context, int point)
+{
+    (void)context;
+    assert_int_equal(point, WEFT_POINT_OWN);
+    return NUM_PARTS - 1;
+}
+
+/* Of lanes that go ahead a task is enqueued behind the part whose point it waits for, if those of
+ * its lane before it are; all others behind the whole task. */
+CASE(parts_and_what_goes_ahead_of_them)
+{
+    static const struct {
+        uint32_t ahead;
+        const char *order;
+    } cases[] = {
+        {0, "B0 B1 B2 R0 S0 S1 S2 S3 N-1 "},
+        {1u << WEFT_LANE_HOST, "B0 S0 B1 S1 S2 B2 R0 S3 N-1 "},
+        {1u << WEFT_LANE_REDUCE, "B0 R0 B1 B2 S0 S1 S2 S3 N-1 "},
+    };
+    in_parts p = {0};
+    weft_arena arena = {0};
+    weft_device *device;
+    weft_program program;
+    OK(weft_program_parse("program in_flight=1\n"
+                          "0 backward compute mb=0 chunk=0\n"
+                          "1 reduce reduce bucket=0 waits=0@2\n"
+                          "2 step host bucket=0 waits=0@65536\n"
+                          "3 step host bucket=1 waits=0@1\n"
+                          "4 step host bucket=2\n"
+                          "5 step host bucket=3 waits=0\n"
+                          "6 norm compute\n",
+                          &arena, &program));
+    OK(weft_device_create_cpu(1, 0, &device));
+    p.executor = (weft_executor){
+        .context = &p, .goes_on = has_part, .point = point_event, .layer_of = layer_of_point};
+    static const int kinds[] = {WEFT_TASK_BACKWARD, WEFT_TASK_REDUCE, WEFT_TASK_STEP,
+                                WEFT_TASK_NORM};
+    static const int lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_REDUCE, WEFT_LANE_HOST};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        p.executor.run[kinds[i]] = enqueue_part;
+    for (int i = 0; i < 3; i++) {
+        OK(weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]), &p.executor.lanes[lanes[i]]));
+        OK(weft_event_create(device, &p.events[i]));
+    }
+    OK(weft_event_create(device, &p.own));
+    OK(weft_executor_prepare(&p.executor, device, program.num_tasks));
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (int again = 0; again < 2; again++) {
+            p.executor.ahead = cases[c].ahead;
+            p.order[0] = '\0';
+            OK(weft_program_run(&program, &p.executor));
+            assert_string_equal(p.order, cases[c].order);
+        }
+    weft_executor_release(&p.executor);
+    weft_event_destroy(p.own);
+    for (int i = 0; i < 3; i++) {
+        weft_event_destroy(p.events[i]);
+        weft_lane_destroy(p.executor.lanes[lanes[i]]);
+    }
+    weft_device_destroy(device);
+    weft_arena_release(&arena);
+}
+
+/* --- tasks set aside -------------------------------------------------------------------------- */
+
+typedef struct set_aside {
+    int written, seen; /* by the norm, late; by the reduction */
+} set_aside;
+
+static weft_status write_late(const void *args)
+{
+    usleep(50000);
+    (*(set_aside *const *)args)->written = 1;
+    return WEFT_OK;
+}
+
+static weft_status see_written(const void *args)
+{
+    set_aside *a = *(set_aside *const *)args;
+    a->seen = a->written;
+    return WEFT_OK;
+}
+
+static weft_status enqueue_aside(void *context, const weft_task *task, weft_lane *lane)
+{
+    if (task->kind == WEFT_TASK_BACKWARD)
+        return WEFT_OK;
+    return weft_lane_submit(lane, "a task", task->kind == WEFT_TASK_NORM ? write_late : see_written,
+                            &context, sizeof context);
+}
+
+/* A task set aside waits for what was put behind the task that it waits for, once that ends again.
+ */
+CASE(set_aside_behind_more)
+{
+    set_aside a = {0};
+    weft_executor executor = {.context = &a};
+    weft_arena arena = {0};
+    weft_device *device;
+    weft_program program;
+    weft_cursor cursor, aside;
+    OK(weft_program_parse("program in_flight=1\n"
+                          "0 backward compute mb=0 chunk=0\n"
+                          "1 reduce reduce bucket=0 waits=0\n"
+                          "2 norm compute\n",
+                          &arena, &program));
+    OK(weft_device_create_cpu(1, 0, &device));
+    const int kinds[] = {WEFT_TASK_BACKWARD, WEFT_TASK_REDUCE, WEFT_TASK_NORM};
+    const int lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_REDUCE};
+    for (int i = 0; i < 3; i++)
+        executor.run[kinds[i]] = enqueue_aside;
+    for (int i = 0; i < 2; i++)
+        OK(weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]), &executor.lanes[lanes[i]]));
+    OK(weft_executor_prepare(&executor, device, program.num_tasks));
+    OK(weft_program_open(&program, &executor, &cursor));
+    OK(weft_program_next(&cursor));
+    aside = weft_program_set_aside(&cursor);
+    OK(weft_program_next(&cursor));
+    OK(weft_program_end_again(&cursor, 0));
+    OK(weft_program_next(&aside));
+    OK(weft_executor_drain(&executor));
+    assert_int_equal(cursor.at, program.num_tasks);
+    assert_int_equal(aside.at, 2);
+    assert_int_equal(a.seen, 1);
     for (int i = 0; i < 2; i++)
         weft_lane_destroy(executor.lanes[lanes[i]]);
     weft_executor_release(&executor);

@@ -343,6 +343,7 @@ static weft_status run_stage(generator *g, const weft_micro_batch *batch, size_t
         WEFT_TRY(weft_recv(pp, g->lane, stage - 1, 0, from.data, bytes));
     WEFT_TRY(weft_model_forward(g->model, 0, batch, g->lane, receives ? &from : NULL,
                                 sends ? &to : NULL));
+    WEFT_TRY(weft_model_enqueue(g->model));
     if (sends)
         WEFT_TRY(weft_send(pp, g->lane, stage + 1, 0, to.data, bytes));
     return weft_lane_sync(g->lane);
