@@ -521,6 +521,20 @@ static weft_status read_rope(reader *r)
 
 /* --- the whole ----------------------------------------------------------------------------- */
 
+/* transformers goes by model_type: another family there is another model. */
+static weft_status check_type(const reader *r)
+{
+    weft_json_span type;
+    const weft_family *family;
+    if (!find(r->root, "model_type", &type) || is_key(type, r->json->family->model_type))
+        return WEFT_OK;
+    for (size_t i = 0; (family = weft_family_at(r->json->application, i)) != NULL; i++)
+        if (is_key(type, family->model_type))
+            return WEFT_ERROR(WEFT_CONFIG, "%s: the architecture is %s, but model_type is %s's",
+                              r->json->path, r->json->family->architecture, family->architecture);
+    return WEFT_OK;
+}
+
 static weft_status find_family(reader *r)
 {
     weft_json_span list, value = {"null", 4};
@@ -534,7 +548,7 @@ static weft_status find_family(reader *r)
     for (size_t i = 0; (family = weft_family_at(own, i)) != NULL; i++)
         if (is_key(value, family->architecture) || is_key(value, family->model_type)) {
             r->json->family = family;
-            return WEFT_OK;
+            return check_type(r);
         }
     char names[512] = "";
     for (size_t i = 0, used = 0; (family = weft_family_at(own, i)) && used < sizeof names; i++)

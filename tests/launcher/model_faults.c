@@ -845,6 +845,36 @@ static void families_fill_and_bind_a_config(void)
     weft_arena_release(&arena);
 }
 
+/* transformers goes by model_type, Weft by the architecture. */
+static void two_families_are_refused(void)
+{
+    weft_card card;
+    copy_model("llama_bf16", "two");
+    edit("two/config.json", "\"model_type\": \"llama\"", "\"model_type\": \"qwen3\"");
+    EXPECT_ERROR(import_to("two", "run", &card), WEFT_CONFIG,
+                 "two/config.json: the architecture is LlamaForCausalLM, but model_type is "
+                 "Qwen3ForCausalLM's");
+}
+
+/* A bias that only chooses is a buffer in transformers. */
+static void an_index_counts_parameters(void)
+{
+    static const char *const names[] = {"model.safetensors"};
+    const weft_safetensor tensors[] = {
+        {.name = "model.norm.weight", .num_dims = 1, .dims = {8}, .bytes = 32},
+        {.name = "model.layers.0.mlp.gate.e_score_correction_bias",
+         .num_dims = 1,
+         .dims = {4},
+         .bytes = 16}};
+    FILE *out = fopen("index.json", "w");
+    EXPECT_OK(weft_safetensors_write_index(tensors, 2, names, out));
+    fclose(out);
+    char *text = child_read("index.json");
+    EXPECT(text && strstr(text, "\"total_parameters\": 8,") && strstr(text, "\"total_size\": 48"),
+           "%s", text);
+    free(text);
+}
+
 /* Found while tensors are written: nothing of them stays. */
 static void a_damaged_checkpoint_is_refused(void)
 {
@@ -901,6 +931,8 @@ int main(void)
     numbers_fit_their_dtype();
     many_are_rounded_alike();
     a_model_of_no_family_is_refused();
+    two_families_are_refused();
+    an_index_counts_parameters();
     examples_are_of_their_families();
     families_make_what_keys_describe();
     families_fill_and_bind_a_config();
