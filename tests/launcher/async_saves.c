@@ -37,7 +37,7 @@ static bool start(child *c, const char *run, const char *mesh, const char *const
 static void run_weft(child *c, const char *run, const char *mesh, const char *const *set)
 {
     if (start(c, run, mesh, set))
-        EXPECT(child_wait(c, 60), "%s: does not end", run);
+        EXPECT(child_wait(c, CHILD_PATIENCE_S), "%s: does not end", run);
 }
 
 /* Of the runs "waits" and "async": the same numbers, and bytes in all files that do not hold the
@@ -186,7 +186,7 @@ static void check_lost(const char *mesh)
         return;
     wait_for_step(&c);
     EXPECT(signal_writer(&c, SIGKILL) >= 0, "%s: no writer", mesh);
-    EXPECT(child_wait(&c, 60), "%s: does not end", mesh);
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "%s: does not end", mesh);
     EXPECT(c.exit_code == 0 && child_is_line(c.err) &&
                strstr(c.err, "the process that writes checkpoints has ended, killed by signal 9 "
                              "(Killed); from now on training waits for its saves\n"),
@@ -251,8 +251,8 @@ static void check_hung(const char *mesh, const char *when_busy)
            c.err ? c.err : "");
     if (c.pid)
         kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, 60) && c.exit_code == WEFT_EXIT_STOPPED, "%s %s: exit %d: %.2000s", mesh,
-           when_busy, c.exit_code, c.err);
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == WEFT_EXIT_STOPPED,
+           "%s %s: exit %d: %.2000s", mesh, when_busy, c.exit_code, c.err);
     const char *told = c.err ? strstr(c.err, who) : NULL;
     EXPECT(told && strstr(told, ") has made no progress for 5"), "%s %s: %.2000s", mesh, when_busy,
            c.err);
@@ -279,8 +279,8 @@ static void check_stopped(const char *mesh, bool in_save)
     if (in_save)
         wait_for_no_save(&c);
     kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, 60) && c.exit_code == WEFT_EXIT_STOPPED, "%s: exit %d: %.2000s", mesh,
-           c.exit_code, c.err);
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == WEFT_EXIT_STOPPED,
+           "%s: exit %d: %.2000s", mesh, c.exit_code, c.err);
     EXPECT(!in_save || (c.err && strstr(c.err, ") has been stopped by a signal for 1")),
            "%s: %.2000s", mesh, c.err);
     child_release(&c);
@@ -305,7 +305,7 @@ static void check_killed(const char *mesh)
         if (i == 5) {
             if (c.pid) /* it may be over */
                 kill(c.pid, SIGTERM);
-            EXPECT(child_wait(&c, 30), "%s: goes on after a signal", mesh);
+            EXPECT(child_wait(&c, CHILD_PATIENCE_S), "%s: goes on after a signal", mesh);
             EXPECT(c.exit_code == WEFT_EXIT_STOPPED || c.exit_code == 0, "exit %d: %s", c.exit_code,
                    c.err);
         }

@@ -132,7 +132,7 @@ void child_pause(double seconds)
 
 bool child_wait_for_text(child *c, const char *path, const char *text)
 {
-    for (int i = 0; i < 6000; i++) {
+    for (int i = 0; i < 100 * CHILD_PATIENCE_S; i++) {
         const bool is_last = c && child_wait(c, 0);
         char *got = child_read(path);
         const bool found = got && strstr(got, text);
@@ -294,7 +294,7 @@ void child_kill(child *c)
     for (int i = 0; i < count; i++)
         kill(all[i], SIGKILL);
     kill(c->pid, SIGKILL);
-    child_wait(c, 30);
+    child_wait(c, CHILD_PATIENCE_S);
     for (int i = 0; i < count; i++)
         for (int tries = 0; tries < 5000 && !child_is_gone(all[i]); tries++)
             child_pause(0.002);
@@ -307,12 +307,6 @@ void child_release(child *c)
     free(c->err);
     memset(c, 0, sizeof *c);
 }
-
-#ifdef WEFT_SANITIZED
-enum { RUN_S = 240 };
-#else
-enum { RUN_S = 60 };
-#endif
 
 /* The lines that a search writes each ten seconds, which none takes on a fast machine. */
 static void leave_out_progress(char *text)
@@ -336,7 +330,7 @@ void child_run(child *c, const char *const *args, const char *const *environment
 {
     if (!child_start(c, args, environment))
         return;
-    if (!child_wait(c, RUN_S))
+    if (!child_wait(c, CHILD_PATIENCE_S))
         child_kill(c);
     leave_out_progress(c->err);
 }

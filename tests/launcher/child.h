@@ -36,6 +36,9 @@ void child_add_sets(const char **args, const char *const *sets, int most);
  * current folder; `environment`: "NAME=value" strings set over this process' own, NULL at the end,
  * or NULL. Returns false when it cannot. */
 bool child_start(child *c, const char *const *args, const char *const *environment);
+/* Seconds for what always comes, also on a machine with much other work. */
+enum { CHILD_PATIENCE_S = 300 };
+
 /* True when it ended within the time; else it still runs. */
 bool child_wait(child *c, double seconds);
 /* SIGKILL to it and to all of its descendants, such as mpirun's ranks; waits for it. */

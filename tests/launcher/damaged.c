@@ -288,7 +288,7 @@ static void check_cut_under_run(void)
         stat("cut/metrics.jsonl", &info);
     }
     EXPECT(truncate("corpus.bin", 101) == 0, "cannot cut");
-    EXPECT(child_wait(&c, 20), "goes on without its data");
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "goes on without its data");
     EXPECT(c.exit_code == 6 && child_is_line(c.err) &&
                strstr(c.err, "corpus.bin: cut short: it ends before byte "),
            "exit %d: %s", c.exit_code, c.err);
@@ -389,7 +389,7 @@ static void check_overwritten_under_run(const char *run, const char *mesh)
     FILE *file = fopen("corpus.bin", "r+b");
     EXPECT(file && fwrite(other.data, 1, other.count, file) == other.count && fclose(file) == 0,
            "cannot write");
-    EXPECT(child_wait(&c, 60), "%s: goes on with others' bytes", mesh);
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "%s: goes on with others' bytes", mesh);
     const char *said = c.err ? strstr(c.err, "corpus.bin: token ") : NULL;
     EXPECT(c.exit_code == 6 && child_is_line(c.err) && said &&
                sscanf(said, "corpus.bin: token %d is 65278, outside a vocabulary of 257", &place) ==
@@ -435,7 +435,7 @@ static void check_fails_once(void)
     }
     EXPECT(starts == 2, "%d starts", starts);
     kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, 60), "does not stop");
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "does not stop");
     EXPECT(c.exit_code == 75 && count_of(c.err, "corpus.bin: cut short: ") == 1 &&
                count_of(c.err,
                         ": it is started again in 1 s (1 of 2, reliability.max_restarts)\n") == 1,
@@ -532,7 +532,7 @@ static void check_full(void)
     EXPECT(comes_to_hold("full/trace.svg", "</svg>"), "no timeline");
     if (started)
         kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, 60), "goes on");
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "goes on");
     EXPECT(c.exit_code == 75 && c.out && strstr(c.out, "full/trace.svg\n"), "exit %d: %s%s",
            c.exit_code, c.out, c.err);
     EXPECT(count_of(c.err, "full/metrics.jsonl: cannot write: ") == 1 &&

@@ -281,8 +281,8 @@ static void check_killed(const char *mesh)
     EXPECT(system("printf '{\"time\": 17' >> run/ledger.jsonl") == 0, "no line cut off");
     if (!start(&c, mesh))
         return;
-    EXPECT(child_wait(&c, 60) && c.exit_code == 0 && c.err && !*c.err, "exit %d: %s", c.exit_code,
-           c.err);
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == 0 && c.err && !*c.err, "exit %d: %s",
+           c.exit_code, c.err);
     child_release(&c);
     const double all_s = now() - began;
     cJSON *json = inspect();
@@ -340,12 +340,13 @@ static void check_stopped(void)
         return;
     wait_for_step(&c, 2);
     kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, 20) && c.exit_code == WEFT_EXIT_STOPPED, "exit %d", c.exit_code);
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == WEFT_EXIT_STOPPED, "exit %d",
+           c.exit_code);
     child_release(&c);
     sleep(1);
     if (!start(&c, "dp=1"))
         return;
-    EXPECT(child_wait(&c, 60) && c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     cJSON *json = inspect();
     EXPECT(item(json, "starts") == 2 && item(json, "waiting_s") == 0 &&

@@ -570,7 +570,7 @@ static void check_moved(const char *mesh, const char *command, const char *itera
     }
     if (strlen(iterations) > strlen("train_iters=9999"))
         kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, 60), "goes on");
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "goes on");
     const char *at = c.err ? strstr(c.err, said) : NULL;
     EXPECT(c.exit_code == 6 && at && !strstr(at + 1, said) &&
                strstr(at, "weft train: moving was moved or removed amid the run") && c.out &&

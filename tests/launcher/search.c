@@ -668,7 +668,7 @@ static void check_stopped(void)
     EXPECT(!child_wait(&c, 1), "it is over: \"%.200s\"", c.err ? c.err : "");
     if (c.pid)
         kill(c.pid, SIGINT);
-    EXPECT(child_wait(&c, 60), "it goes on");
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "it goes on");
     json = cJSON_Parse(c.out ? c.out : "");
     EXPECT(c.exit_code == 75 && cJSON_IsFalse(cJSON_GetObjectItem(json, "complete")) &&
                cJSON_GetArraySize(cJSON_GetObjectItem(json, "plans")) > 0,

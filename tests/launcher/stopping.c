@@ -57,7 +57,7 @@ static bool catches(pid_t pid, int number)
 
 static void check_end(const char *what, child *c, int exit_code, const char *err)
 {
-    EXPECT(child_wait(c, 30), "%s: still there", what);
+    EXPECT(child_wait(c, CHILD_PATIENCE_S), "%s: still there", what);
     EXPECT(c->exit_code == exit_code, "%s: exit %d in place of %d: %s", what, c->exit_code,
            exit_code, c->err);
     EXPECT(c->err && strcmp(c->err, err) == 0, "%s: said %s", what, c->err);
@@ -181,7 +181,7 @@ static void ask_twice(const char *run, int second)
     kill(c.pid, SIGTERM);
     EXPECT(!child_wait(&c, 0.3), "ended with a rank that is stopped: %s", c.err);
     kill(c.pid, second);
-    EXPECT(child_wait(&c, 5), "%s: still there", run);
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "%s: still there", run);
     check_end(run, &c, 128 + SIGKILL,
               CHILD_ASKED
               "\nweft train: asked to stop again, and rank 1 is stopped (SIGSTOP): killed\n");
@@ -255,7 +255,7 @@ static void kill_evaluation(void)
         child_pause(0.001);
     EXPECT(c.pid && child_ranks(&c, ranks, MAX_RANKS) == 2, "exit %d: %s", c.exit_code, c.err);
     kill(ranks[1], SIGKILL);
-    EXPECT(child_wait(&c, 30) && c.exit_code != 0, "exit %d", c.exit_code);
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code != 0, "exit %d", c.exit_code);
     child_release(&c);
     check_saved("long", true);
 }
@@ -286,7 +286,7 @@ static void end_mpirun(void)
     EXPECT(count == 2, "%d ranks", count);
     if (count > 0)
         kill(starter_of(ranks[0]), SIGTERM);
-    EXPECT(child_wait(&c, 30), "ended: still there");
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "ended: still there");
     bool saved = access("ended/checkpoints/latest", F_OK) == 0;
     EXPECT(c.exit_code == (saved ? WEFT_EXIT_STOPPED : 1), "ended: saved %d, exit %d: %s", saved,
            c.exit_code, c.err);
@@ -438,7 +438,7 @@ static void stop_under_mpirun(void)
     if (count >= 2)
         kill(ranks[0], SIGSTOP);
     kill(c.pid, SIGUSR1);
-    EXPECT(child_wait(&c, 20), "goes on with a rank that is stopped");
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "goes on with a rank that is stopped");
     EXPECT(c.exit_code == 128 + SIGKILL && c.err && strstr(c.err, "weft train: not stopped within"),
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
