@@ -7,7 +7,7 @@
 netlab=${1:?usage: copies_netlab.sh NETLAB WEFT} weft=${2:?}
 # shellcheck source=scripts/lab.sh
 . "$(dirname "$netlab")/lab.sh"
-export NETLAB_NAME=copies$$ NETLAB_TIMEOUT=240
+export NETLAB_NAME=copies$$ NETLAB_TIMEOUT=800
 lab_up "$netlab" 3 none
 mkdir memory
 # Steps take 30 ms and more, so that whoever looks at them is in time.

@@ -92,7 +92,7 @@ variable() {
 }
 wait_for_save() {
     local i
-    for ((i = 0; i < 600; i++)); do
+    for ((i = 0; i < 6000; i++)); do
         [ -e "$1/checkpoints/latest" ] && return
         sleep 0.05
     done

@@ -5,7 +5,7 @@
 set -uo pipefail
 export LC_ALL=C
 netlab=${1:?usage: netlab.sh NETLAB NODES-PROGRAM} program=${2:?}
-export NETLAB_NAME=test$$ NETLAB_TIMEOUT=30
+export NETLAB_NAME=test$$ NETLAB_TIMEOUT=300
 output=$(mktemp)
 failed=0
 cleanup() {

@@ -5,7 +5,7 @@
 netlab=${1:?usage: nodes_netlab.sh NETLAB WEFT} weft=${2:?}
 # shellcheck source=scripts/lab.sh
 . "$(dirname "$netlab")/lab.sh"
-export NETLAB_NAME=nodes$$ NETLAB_TIMEOUT=240
+export NETLAB_NAME=nodes$$ NETLAB_TIMEOUT=800
 lab_up "$netlab" 3 80mbit
 
 # doctor SECONDS: over the nodes, a rank each. A factor that busy cores do not reach.

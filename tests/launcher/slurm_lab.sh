@@ -12,7 +12,7 @@ be_nobody() {
     fi
 }
 as_user() { "${user[@]}" "$@"; }
-ask() { timeout 60 bash "$lab_script" "$@"; }
+ask() { timeout 300 bash "$lab_script" "$@"; }
 # wait_until SECONDS CMD...
 wait_until() {
     local end=$((SECONDS + $1))
