@@ -136,7 +136,7 @@ weft_add_test(NAME torture TIER slow SOURCES launcher/torture.c launcher/torture
 weft_add_test_run(NAME torture_finds TIER nightly PROGRAM $<TARGET_FILE:test_torture> ARGS finds
   LABELS launcher)
 target_link_options(test_stragglers PRIVATE -Wl,--wrap=weft_pace_end,--wrap=gethostname
-  -Wl,--wrap=weft_comm_send_host)
+  -Wl,--wrap=weft_comm_send_host,--wrap=weft_links_look)
 weft_add_test(NAME nodes TIER nightly SOURCES launcher/nodes.c launcher/child.c LABELS launcher)
 target_link_options(test_nodes PRIVATE -Wl,--wrap=weft_gemm,--wrap=weft_lane_copy)
 add_library(fake_nvml MODULE launcher/fake_nvml.c)
