@@ -1,4 +1,4 @@
-/* The watchdog: ends a job whose ranks no longer get on, and says which rank is missing.
+/* The watchdog: ends a job whose ranks make no more progress, and says which rank is missing.
  *
  * Each rank has a thread that looks ten times a second at what the rank is in (a phase, and the
  * oldest exchange in flight) and for how long. Ranks tell each other by datagrams (UDP; inside a

@@ -29,7 +29,7 @@ extern "C" {
     X(FILE, 6, "bad file")                                                                         \
     X(INTERNAL, 7, "broken invariant: a bug")                                                      \
     X(DIVERGED, 8, "training diverged")                                                            \
-    X(HUNG, 9, "ranks no longer get on")                                                           \
+    X(HUNG, 9, "ranks make no more progress")                                                      \
     X(FAULTY, 10, "a rank computes wrongly")
 
 /* The exit code of a run that was told to stop before its end and has saved, to be resumed:

@@ -16,7 +16,7 @@
 
 static const weft_key reliability_rows[] = {
     FLAG(FREE, watchdog, "true",
-         "end a job whose ranks no longer get on, and say which rank is missing"),
+         "end a job whose ranks make no more progress, and say which rank is missing"),
     LIMIT(setup_limit_s, "1800", "the least limit of starting, up to the first step"),
     LIMIT(load_limit_s, "1800", "the same of loading a checkpoint"),
     LIMIT(first_step_limit_s, "1800", "the same of a start's first step and first evaluation"),

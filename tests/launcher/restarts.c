@@ -139,7 +139,7 @@ static void codes(void)
         EXPECT(weft_restarts_is_fault(faults[i]), "code %d", faults[i]);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         EXPECT(!weft_restarts_is_fault(ends[i]), "code %d", ends[i]);
-    ends_with(9, true); /* ranks that no longer get on */
+    ends_with(9, true); /* ranks that make no more progress */
     ends_with(3, false);
 }
 
