@@ -139,8 +139,12 @@ weft_status weft_new_folder_open(const char *path, weft_arena *arena, weft_new_f
     WEFT_TRY(weft_arena_printf(arena, &out->partial, "%.*s.%s" PART, (int)(name - out->path),
                                out->path, name));
     WEFT_TRY(weft_arena_printf(arena, &mark, "%s/" PART, out->partial));
-    if (rmdir(out->path) != 0 && errno != ENOENT) /* an empty one makes way */
-        return WEFT_ERROR(WEFT_CONFIG, "%s: is there already; give another --out", path);
+    if (rmdir(out->path) != 0 && errno != ENOENT) { /* an empty one makes way */
+        const char *why = strerror(errno);
+        if (access(out->path, F_OK) == 0)
+            return WEFT_ERROR(WEFT_CONFIG, "%s: is there already; give another --out", path);
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot make the folder: %s", path, why);
+    }
     WEFT_TRY(make_way(out, mark));
     out->lock = mkdir(out->partial, 0777) == 0
                     ? open(mark, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)0666)

@@ -904,6 +904,8 @@ static void a_config_that_is_not_the_models_is_refused(void)
                  "the checkpoint has model.rotary_base 10000, and other/source/config.json says "
                  "20000");
     EXPECT_ERROR(import_to("source", "other", &card), WEFT_CONFIG, "other: is there already");
+    EXPECT_ERROR(import_to("source", "other/config.json/run", &card), WEFT_FILE,
+                 "other/config.json/run: cannot make the folder: Not a directory");
 }
 
 int main(void)
