@@ -81,20 +81,30 @@ static const char *priced_by(const scheduler *s)
     return s->cluster ? s->cluster->name : "described FLOPs";
 }
 
+/* Without a cluster times have no seconds: a step's is as many mean forwards of a virtual stage, of
+ * which weft_levels_make lets each take a millisecond. */
+static void time_text(const scheduler *s, char *out, size_t capacity)
+{
+    if (s->cluster)
+        snprintf(out, capacity, "%s", weft_seconds_text(s->levels.us / 1e6).text);
+    else
+        snprintf(out, capacity, "as long as %.4g forwards of a virtual stage", s->levels.us / 1e3);
+}
+
 static void print_head(const scheduler *s, FILE *out)
 {
     const weft_pipeline_shape *shape = &s->levels.plan.step.shape;
     const weft_layout *layout = &s->levels.plan.step.outline.layout;
-    char axes[128], text[512];
+    char axes[128], text[512], time[80];
     weft_mesh_print(&s->levels.plan.mesh, axes, sizeof axes);
+    time_text(s, time, sizeof time);
     fprintf(out, "%s: %s in the pipeline, %s: %s\n", axes,
             weft_count_text(shape->num_stages, "rank").text,
             weft_count_text(weft_layout_num_stages(layout), "virtual stage").text,
             layout_text(s, text, sizeof text));
     fprintf(out, "%s; by %s the %s takes %s\n\n",
             weft_count_text(shape->num_micro_batches, "micro-batch").text, priced_by(s),
-            s->level == WEFT_LEVEL_STEP ? "step" : "longest",
-            weft_seconds_text(s->levels.us / 1e6).text);
+            s->level == WEFT_LEVEL_STEP ? "step" : "longest", time);
     if (s->levels.plan.context.reason[0])
         fprintf(out, "attention over %d context-parallel ranks: %s\n\n", s->levels.plan.mesh.cp,
                 s->levels.plan.context.reason);
@@ -167,12 +177,13 @@ static weft_status print(scheduler *s)
 
 static weft_status draw(const scheduler *s, const weft_trace *trace, const char *path, bool svg)
 {
-    char axes[128], title[128];
+    char axes[128], title[160], time[80];
     if (!path)
         return WEFT_OK;
     weft_mesh_print(&s->levels.plan.mesh, axes, sizeof axes);
-    snprintf(title, sizeof title, "A %s as planned: %.4g ms by %.60s", level_names[s->level],
-             s->levels.us / 1e3, priced_by(s));
+    time_text(s, time, sizeof time);
+    snprintf(title, sizeof title, "A %s as planned: %s by %.60s", level_names[s->level], time,
+             priced_by(s));
     WEFT_TRY(weft_trace_write_file(trace, path, svg ? title : NULL, axes));
     weft_output_tell_written(path, s->json || s->csv || s->program);
     return WEFT_OK;
