@@ -40,8 +40,8 @@ static const weft_family_key keys[] = {
     WEFT_SAME("moe_intermediate_size", "moe_ffn_hidden_size", "1408"),
     WEFT_SAME("routed_scaling_factor", "moe_router_topk_scaling_factor", "1.0"),
     WEFT_NOT("norm_topk_prob", "moe_router_pre_softmax", "true"),
-    WEFT_SAME("n_group", "moe_router_num_groups", "1"),
-    WEFT_SAME("topk_group", "moe_router_group_topk", "1"),
+    WEFT_OR_ONE("n_group", "moe_router_num_groups", "1"),
+    WEFT_OR_ONE("topk_group", "moe_router_group_topk", "1"),
     {"n_shared_experts", WEFT_KEY_SHARED, "moe_shared_expert_intermediate_size", "1", NULL},
     {"first_k_dense_replace", WEFT_KEY_DENSE_FIRST, "moe_layer_freq", "1", NULL}};
 

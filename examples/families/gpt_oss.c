@@ -34,11 +34,11 @@ static const weft_family_key keys[] = {
     WEFT_SAME("head_dim", "kv_channels", "64"),
     WEFT_GROUPS_KEY("8"),
     WEFT_NORM_KEY("1e-5"),
-    WEFT_WINDOW_KEY("128"),
+    {"sliding_window", WEFT_KEY_OR_NONE, "window_size", "128", "128"}, /* null does not run there */
     WEFT_WINDOWED_LAYERS_KEY("2"),
     WEFT_SAME("num_local_experts|num_experts", "num_experts", "128"),
     WEFT_SAME("num_experts_per_tok|experts_per_token", "moe_router_topk", "4"),
-    WEFT_SAME("swiglu_limit", "activation_func_clamp_value", "7.0"),
+    {"swiglu_limit", WEFT_KEY_BOUND, "activation_func_clamp_value", "7.0", NULL},
     WEFT_ONLY("swiglu_alpha", "1.702", "1.702"),
     WEFT_ONLY("attention_bias", "true", "true")};
 
@@ -68,6 +68,7 @@ const weft_family weft_family_gpt_oss = {.name = "GPT-OSS",
                                          .architecture = "GptOssForCausalLM",
                                          .model_type = "gpt_oss",
                                          .rope_theta = "1.5e5",
+                                         .must_scale = true,
                                          .build = build,
                                          WEFT_ROWS(fixed, fixed),
                                          WEFT_ROWS(keys, keys),

@@ -56,6 +56,8 @@ typedef enum weft_family_kind {
                          missing: every no_rope_layer_interval-th has none, or every N-th */
     WEFT_KEY_DENSE_FIRST, /* how many layers are dense before MoE ones: a list */
     WEFT_KEY_SHARED,      /* how many experts of moe_ffn_hidden_size all tokens pass: their width */
+    WEFT_KEY_OR_ONE,      /* a number: where Weft has 0 the file has 1, which means the same */
+    WEFT_KEY_BOUND,       /* a number above 0: where Weft has 0, no bound, the file has 1e30 */
 } weft_family_kind;
 
 typedef struct weft_family_key {
@@ -65,7 +67,8 @@ typedef struct weft_family_key {
     const char *missing; /* JSON: what it means that the file lacks the key (SAME, NOT: or has
                             null); NULL: it must have it; "": Weft's key keeps its own default */
     const char *values;  /* JSON, those that Weft can hold, apart by '|', the first one written;
-                            NULL:  any; of SAME what is written for `missing` */
+                            NULL:  any; of SAME what is written for `missing`, of OR_NONE for 0
+                            (of a window that no layer has) in place of null */
 } weft_family_key;
 
 /* Of section "model": what the family always has and Weft's default is not. */
@@ -77,10 +80,12 @@ typedef struct weft_family_fixed {
 typedef struct weft_family {
     const char *name, *architecture, *model_type;
     const char *root, *other_root; /* names that begin with `root` may begin so; NULL: none */
-    const char *rope_theta;  /* where config.json, which has three spellings, says nothing of it;
-                                NULL: the family has no rotary positions */
-    const char *rope_local;  /* of layers with a window; "": rope_theta; NULL: they are as all */
-    bool rotates_part;       /* partial_rotary_factor, 0.5 where it is missing */
+    const char *rope_theta; /* where config.json, which has three spellings, says nothing of it;
+                               NULL: the family has no rotary positions */
+    const char *rope_local; /* of layers with a window; "": rope_theta; NULL: they are as all */
+    bool must_scale;   /* config.json has to say how positions are scaled: transformers else has a
+                          scaling of the family's own */
+    bool rotates_part; /* partial_rotary_factor, 0.5 where it is missing */
     const char *next_layers; /* the key that says how many layers the files may have behind the last
                                 one, for multi-token prediction (mtp_num_layers). NULL: none */
     bool scales_scores;      /* YaRN's mscale_all_dim is of attention's scores as well */

@@ -22,6 +22,10 @@
     {                                                                                              \
         key, WEFT_KEY_OR_NONE, weft, missing, NULL                                                 \
     }
+#define WEFT_OR_ONE(key, weft, missing)                                                            \
+    {                                                                                              \
+        key, WEFT_KEY_OR_ONE, weft, missing, NULL                                                  \
+    }
 /* What Weft has alone; other values are refused. */
 #define WEFT_ONLY(key, missing, values)                                                            \
     {                                                                                              \

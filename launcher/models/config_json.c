@@ -74,6 +74,26 @@ static bool are_equal(weft_json_span a, weft_json_span b)
     return a.bytes == b.bytes && memcmp(a.start, b.start, a.bytes) == 0;
 }
 
+/* Objects with the same members, in any order. */
+static bool have_same_members(weft_json_span a, weft_json_span b)
+{
+    const weft_json_span objects[2] = {a, b};
+    size_t counts[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        const char *cursor = NULL, *other_cursor;
+        weft_json_span key, value, other_key, other;
+        for (; weft_json_next(objects[i], &cursor, &key, &value); counts[i]++) {
+            bool same = false;
+            other_cursor = NULL;
+            while (!same && weft_json_next(objects[!i], &other_cursor, &other_key, &other))
+                same = are_equal(key, other_key) && are_equal(value, other);
+            if (!same)
+                return false;
+        }
+    }
+    return counts[0] == counts[1];
+}
+
 /* Whether the value is one of those that stand apart by '|'. */
 static bool is_among(weft_json_span value, const char *values)
 {
@@ -171,6 +191,14 @@ static weft_status write_root(reader *r, const weft_family_key *key, weft_json_s
     return WEFT_OK;
 }
 
+static weft_status write_bound(reader *r, const weft_family_key *key, weft_json_span value)
+{
+    if (weft_json_kind_of(value) != WEFT_JSON_NUMBER || !(strtod(value.start, NULL) > 0))
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %.*s, not a number above 0", r->json->path,
+                          key->key, shown(value), value.start);
+    return write_raw(r, key->weft, value);
+}
+
 static const char sliding[] = "\"sliding_attention\"", full[] = "\"full_attention\"";
 
 /* 1: a window. Without the list every N-th layer has none. */
@@ -246,7 +274,10 @@ static weft_status read_key(reader *r, const weft_family_key *key)
         value = span_of(key->missing, strlen(key->missing));
     switch (key->kind) {
     case WEFT_KEY_SAME:
+    case WEFT_KEY_OR_ONE:
         return write_raw(r, key->weft, value);
+    case WEFT_KEY_BOUND:
+        return write_bound(r, key, value);
     case WEFT_KEY_NOT:
         return write_opposite(r, key, value);
     case WEFT_KEY_ONLY:
@@ -353,7 +384,7 @@ static weft_status find_rope(const reader *r, rope_object *out)
         WEFT_TRY(check_rope(r, names[i], object));
         if (local.start)
             WEFT_TRY(check_rope(r, names[i], local));
-        if (out->name && !are_equal(out->object, object))
+        if (out->name && !have_same_members(out->object, object))
             return WEFT_ERROR(WEFT_CONFIG, "%s: rope_parameters and rope_scaling differ",
                               r->json->path);
         *out = (rope_object){names[i], object, local};
@@ -494,6 +525,9 @@ static weft_status read_rope(reader *r)
     if (!theta)
         return WEFT_OK;
     WEFT_TRY(find_rope(r, &rope));
+    if (!rope.name && r->json->family->must_scale)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: lacks rope_parameters, and rope_scaling as well",
+                          r->json->path);
     WEFT_TRY(ignore_in_ropes(r, &rope));
     WEFT_TRY(find_rope_type(r, &rope, &type));
     if (r->json->family->rotates_part) {
@@ -864,8 +898,11 @@ static weft_status write_key(const weft_family_key *key, const weft_config *conf
     if (key->kind == WEFT_KEY_SAME && key->values &&
         are_equal(span_of(value, strlen(value)), span_of(key->missing, strlen(key->missing))))
         value = key->values;
-    if (key->kind == WEFT_KEY_OR_NONE && strtod(value, NULL) == 0)
-        value = "null";
+    if (strtod(value, NULL) == 0)
+        value = key->kind == WEFT_KEY_OR_NONE  ? (key->values ? key->values : "null")
+                : key->kind == WEFT_KEY_OR_ONE ? "1"
+                : key->kind == WEFT_KEY_BOUND  ? "1e30"
+                                               : value;
     if (key->kind == WEFT_KEY_NOT)
         weft_json_bool(out, name, strcmp(value, "false") == 0);
     else
@@ -885,30 +922,11 @@ static weft_status write_magnitude(const weft_config *config, weft_arena *arena,
     return WEFT_OK;
 }
 
-/* In the spelling that both generations read. */
-static weft_status write_rope(const weft_family *family, const weft_config *config,
-                              weft_arena *arena, weft_json_out *out)
+/* Members of an object that says how positions are rotated, its bracket open. */
+static weft_status write_rope_members(const weft_config *config, const rope_type *type,
+                                      weft_arena *arena, weft_json_out *out)
 {
-    const char *value, *weft;
-    const rope_type *type = &rope_types[0];
-    WEFT_TRY(value_for_python(config, "rotary_base", arena, &value));
-    weft_json_raw(out, "rope_theta", value);
-    if (family->rope_local && *family->rope_local) {
-        if (config->model.rotary_base_local > 0)
-            WEFT_TRY(value_for_python(config, "rotary_base_local", arena, &value));
-        weft_json_raw(out, "rope_local_base_freq", value);
-    }
-    if (family->rotates_part) {
-        WEFT_TRY(value_for_python(config, "rotary_percent", arena, &value));
-        weft_json_raw(out, "partial_rotary_factor", value);
-    }
-    WEFT_TRY(value_of(config, "rotary_scaling_type", arena, &weft));
-    for (int i = 0; i < NUM_ROPE_TYPES; i++)
-        if (strcmp(rope_types[i].weft, weft) == 0)
-            type = &rope_types[i];
-    if (type->bit == ROPE_DEFAULT)
-        return WEFT_OK;
-    weft_json_open(out, "rope_scaling", '{');
+    const char *value;
     weft_json_raw(out, "rope_type", type->type);
     for (int i = 0; i < NUM_ROPE_KEYS; i++) {
         if (!(rope_keys[i].types & type->bit))
@@ -916,13 +934,65 @@ static weft_status write_rope(const weft_family *family, const weft_config *conf
         WEFT_TRY(value_for_python(config, rope_keys[i].weft, arena, &value));
         weft_json_raw(out, rope_keys[i].key, value);
     }
-    if (type->bit == ROPE_YARN)
-        WEFT_TRY(write_magnitude(config, arena, out));
+    return type->bit == ROPE_YARN ? write_magnitude(config, arena, out) : WEFT_OK;
+}
+
+static weft_status write_rope_object(const char *name, const char *theta, const weft_config *config,
+                                     const rope_type *type, weft_arena *arena, weft_json_out *out)
+{
+    weft_json_open(out, name, '{');
+    if (theta)
+        weft_json_raw(out, "rope_theta", theta);
+    WEFT_TRY(write_rope_members(config, type, arena, out));
     weft_json_close(out);
     return WEFT_OK;
 }
 
-static weft_status write_all(const weft_family *family, const weft_config *config,
+/* What transformers 5 reads: without it some families there have a base or a scaling of their own.
+ */
+static weft_status write_rope_parameters(const weft_family *family, const char *theta,
+                                         const char *local, const weft_config *config,
+                                         const rope_type *type, weft_arena *arena,
+                                         weft_json_out *out)
+{
+    if (!family->rope_local)
+        return write_rope_object("rope_parameters", theta, config, type, arena, out);
+    weft_json_open(out, "rope_parameters", '{');
+    WEFT_TRY(write_rope_object("full_attention", theta, config, type, arena, out));
+    WEFT_TRY(write_rope_object("sliding_attention", local, config, &rope_types[0], arena, out));
+    weft_json_close(out);
+    return WEFT_OK;
+}
+
+/* Of each generation of transformers what it reads. */
+static weft_status write_rope(const weft_family *family, const weft_config *config,
+                              weft_arena *arena, weft_json_out *out)
+{
+    const char *theta, *local, *value, *weft;
+    const rope_type *type = &rope_types[0];
+    WEFT_TRY(value_of(config, "rotary_scaling_type", arena, &weft));
+    for (int i = 0; i < NUM_ROPE_TYPES; i++)
+        if (strcmp(rope_types[i].weft, weft) == 0)
+            type = &rope_types[i];
+    WEFT_TRY(value_for_python(config, "rotary_base", arena, &theta));
+    local = theta;
+    if (config->model.rotary_base_local > 0)
+        WEFT_TRY(value_for_python(config, "rotary_base_local", arena, &local));
+    weft_json_raw(out, "rope_theta", theta);
+    if (family->rope_local && *family->rope_local)
+        weft_json_raw(out, "rope_local_base_freq", local);
+    if (family->rotates_part) {
+        WEFT_TRY(value_for_python(config, "rotary_percent", arena, &value));
+        weft_json_raw(out, "partial_rotary_factor", value);
+    }
+    if (type->bit == ROPE_DEFAULT)
+        weft_json_raw(out, "rope_scaling", "null");
+    else
+        WEFT_TRY(write_rope_object("rope_scaling", theta, config, type, arena, out));
+    return write_rope_parameters(family, theta, local, config, type, arena, out);
+}
+
+static weft_status write_all(const weft_family *family, const weft_config *config, int64_t eod,
                              const char *dtype, weft_arena *arena, weft_json_out *out)
 {
     weft_json_open(out, NULL, '{');
@@ -939,18 +1009,26 @@ static weft_status write_all(const weft_family *family, const weft_config *confi
         WEFT_TRY(first_spelling(family->next_layers, arena, &key));
         weft_json_number(out, key, (double)config->model.mtp_num_layers);
     }
+    /* What a class of transformers' has for its published model may lie beyond this vocabulary. */
+    weft_json_raw(out, "bos_token_id", "null");
+    if (eod >= 0)
+        weft_json_number(out, "eos_token_id", (double)eod);
+    else
+        weft_json_raw(out, "eos_token_id", "null");
+    weft_json_raw(out, "pad_token_id", "null");
     weft_json_text(out, "torch_dtype", dtype);
     weft_json_close(out);
     return WEFT_OK;
 }
 
-weft_status weft_config_json_make(const weft_family *family, const weft_config *config,
+weft_status weft_config_json_make(const weft_family *family, const weft_config *config, int64_t eod,
                                   const char *dtype, weft_arena *arena, const char **out)
 {
     weft_new_text text;
     WEFT_TRY(weft_new_text_open(&text));
     weft_json_out json = {.file = text.file};
-    return weft_new_text_close(&text, write_all(family, config, dtype, arena, &json), arena, out);
+    return weft_new_text_close(&text, write_all(family, config, eod, dtype, arena, &json), arena,
+                               out);
 }
 
 weft_status weft_config_json_set_dtype(const weft_config_json *json, const char *dtype,

@@ -45,8 +45,11 @@ bool weft_family_has_function(const char *section, const weft_key *row);
  * for that error. */
 weft_status weft_family_find(const weft_config *config, const char *where, weft_arena *arena,
                              const weft_family **out) WEFT_CHECKED;
-/* A config.json of the model. dtype: "bfloat16". In the arena. */
-weft_status weft_config_json_make(const weft_family *family, const weft_config *config,
+/* What WEFT_KEY_BOUND has in a file where Weft has no bound. */
+#define WEFT_FAMILY_NO_BOUND 1e30
+/* A config.json of the model. eod: the token that ends a document; -1: nobody knows. dtype:
+ * "bfloat16". In the arena. */
+weft_status weft_config_json_make(const weft_family *family, const weft_config *config, int64_t eod,
                                   const char *dtype, weft_arena *arena,
                                   const char **out) WEFT_CHECKED;
 /* The text with another dtype where it has one. In the arena. */

@@ -14,6 +14,7 @@
 #include "launcher/models/half.h"
 #include "launcher/models/work.h"
 #include "launcher/planning/run_changes.h"
+#include "launcher/text/tokenizer.h"
 #include "parallel/checkpoint/checkpoint.h"
 
 /* Pieces are small enough that a processor's own cache has one from its reading to its hash, and so
@@ -457,12 +458,39 @@ static weft_status write_index(exporting *x, const char *folder)
         &to, weft_safetensors_write_index(x->tensors, x->num_tensors, x->names, to.file));
 }
 
+/* The tokenizer of what the model was trained on, where the checkpoint has one: its file, and the
+ * token that ends a document; -1: nobody knows. */
+static weft_status write_tokenizer(exporting *x, const char *folder, int64_t *out_eod)
+{
+    const char *text;
+    weft_tokenizer_info info = {0};
+    weft_prepared prepared = {0};
+    weft_option_section sections[2];
+    *out_eod = -1;
+    WEFT_TRY(weft_checkpoint_read_tokenizer(x->folder, x->arena, &text));
+    if (!text)
+        return WEFT_OK;
+    weft_prepared_sections(&info, &prepared, sections);
+    WEFT_TRY(weft_options_parse(sections, 2, x->folder, text, NULL, 0, x->arena));
+    *out_eod = info.eod;
+    return info.kind == WEFT_TOKENIZER_JSON && info.vocab_text
+               ? weft_folder_write(folder, "tokenizer.json", info.vocab_text)
+               : WEFT_OK;
+}
+
+static weft_status write_own_config(exporting *x, const char *folder, const char **out_text)
+{
+    int64_t eod;
+    WEFT_TRY(write_tokenizer(x, folder, &eod));
+    return weft_config_json_make(x->family, &x->config, eod, asked_dtype(x)->config, x->arena,
+                                 out_text);
+}
+
 static weft_status write_config(exporting *x, const char *folder)
 {
     const char *text;
     if (!x->source)
-        WEFT_TRY(
-            weft_config_json_make(x->family, &x->config, asked_dtype(x)->config, x->arena, &text));
+        WEFT_TRY(write_own_config(x, folder, &text));
     else if (x->sets_dtype)
         WEFT_TRY(weft_config_json_set_dtype(&x->json, asked_dtype(x)->config, x->arena, &text));
     else

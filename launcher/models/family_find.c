@@ -54,9 +54,10 @@ static weft_status spell_out(weft_config *config, weft_arena *arena)
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(arena, 3 * layers, sizeof(int64_t), &memory));
     int64_t *experts = memory, *windows = experts + layers, *no_rope = windows + layers;
+    int64_t num_windowed = 0;
     for (int64_t i = 0; i < o->num_layers; i++) {
         experts[i] = weft_model_is_moe_layer(o, i);
-        windows[i] = weft_model_is_windowed_layer(o, i);
+        num_windowed += windows[i] = weft_model_is_windowed_layer(o, i);
         no_rope[i] = !weft_model_is_roped_layer(o, i);
     }
     o->moe_layer_freq = (weft_int_list){.values = experts, .count = layers, .is_array = true};
@@ -64,6 +65,12 @@ static weft_status spell_out(weft_config *config, weft_arena *arena)
         (weft_int_list){.values = windows, .count = layers, .is_array = true};
     o->no_rope_freq = (weft_int_list){.values = no_rope, .count = layers, .is_array = true};
     o->softmax_scale = weft_family_score_scale(o);
+    if (num_windowed == 0)
+        o->window_size = 0;
+    if (o->moe_router_num_groups == 0) /* one group is none (WEFT_KEY_OR_ONE) */
+        o->moe_router_num_groups = o->moe_router_group_topk = 1;
+    if (o->activation_func_clamp_value >= WEFT_FAMILY_NO_BOUND) /* WEFT_KEY_BOUND */
+        o->activation_func_clamp_value = 0;
     if (o->rotary_base_local == 0 && o->rotary_scaling_type == WEFT_ROTARY_UNSCALED)
         o->rotary_base_local = o->rotary_base;
     return WEFT_OK;
@@ -75,7 +82,7 @@ static weft_status measure(distance *d)
 {
     weft_config_json json = {.path = d->family->name, .application = d->config.application};
     weft_config says;
-    WEFT_TRY(weft_config_json_make(d->family, &d->config, "float32", d->arena, &json.text));
+    WEFT_TRY(weft_config_json_make(d->family, &d->config, -1, "float32", d->arena, &json.text));
     weft_status status = weft_config_json_take(&json, d->arena);
     if (status == WEFT_OK)
         status = weft_config_json_load(&json, d->arena, &says);

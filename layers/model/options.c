@@ -41,7 +41,7 @@ const weft_key weft_model_rows[] = {
     FLAG(SHAPES, swiglu, "false", "gated MLP: silu(gate) * up instead of GELU"),
     FLAG(SHAPES, geglu, "false", "gated MLP: gelu(gate) * up"),
     FLAG(SHAPES, quick_geglu, "false", "gated MLP: gate * sigmoid(1.702 gate) * up"),
-    REAL(TASK, activation_func_clamp_value, "0", 0, 1e6,
+    REAL(TASK, activation_func_clamp_value, "0", 0, 1e30,
          "bound of a gated MLP's gate, above, and up, on both sides; 0: none"),
     REAL(TASK, glu_linear_offset, "0", -1e6, 1e6, "added to a gated MLP's up"),
     FLAG(TASK, scale_embeddings, "false", "multiply embeddings by sqrt(hidden_size)"),

@@ -90,6 +90,9 @@ weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child
 set_tests_properties(dry_run PROPERTIES PROCESSORS 4)
 add_test(NAME exports COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/exports.sh $<TARGET_FILE:weft_binary>)
 set_tests_properties(exports PROPERTIES LABELS launcher SKIP_RETURN_CODE 77)
+add_test(NAME transformers_reads COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/transformers_reads.sh $<TARGET_FILE:weft_binary>
+  ${CMAKE_SOURCE_DIR}/tests/oracle/read_exports.py)
+set_tests_properties(transformers_reads PROPERTIES LABELS "launcher;tier_nightly" SKIP_RETURN_CODE 77)
 add_test(NAME torch_reads COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/torch_reads.sh $<TARGET_FILE:weft_binary>
   ${CMAKE_CURRENT_LIST_DIR}/../oracle/read_schedules.py)
 set_tests_properties(torch_reads PROPERTIES LABELS "launcher;tier_nightly" SKIP_RETURN_CODE 77)
