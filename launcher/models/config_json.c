@@ -550,12 +550,9 @@ static weft_status find_family(reader *r)
             r->json->family = family;
             return check_type(r);
         }
-    char names[512] = "";
-    for (size_t i = 0, used = 0; (family = weft_family_at(own, i)) && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
-                                 family->architecture);
+    char all[WEFT_FAMILIES_TEXT_BYTES];
     return WEFT_ERROR(WEFT_CONFIG, "%s: the architecture is %.*s; Weft has %s", r->json->path,
-                      shown(value), value.start, names);
+                      shown(value), value.start, weft_families_text(own, true, all));
 }
 
 /* fp8 as DeepSeek has it, MXFP4 as GPT-OSS: numbers say themselves which tensors are. */

@@ -450,13 +450,11 @@ static weft_status find_family(const weft_config *c, const weft_family **out)
     if (near)
         return WEFT_KEY_ERROR("model.family", "no family %s is known; did you mean %s?",
                               c->model.family, near);
-    char list[512] = "";
-    for (size_t i = 0, used = 0; i < count && used < sizeof list; i++)
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+    char all[WEFT_FAMILIES_TEXT_BYTES];
     return WEFT_KEY_ERROR("model.family",
                           "no family %s is known here: a program's own is known to that program, "
                           "and these to all: %s",
-                          c->model.family, list);
+                          c->model.family, weft_families_text(c->application, false, all));
 }
 
 typedef struct filling {
