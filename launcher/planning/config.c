@@ -367,19 +367,40 @@ static void drop_schedule(weft_schedule_options *s)
     s->overlap_moe_expert_parallel_comm = false;
 }
 
+/* `name`: of section "model". */
+static weft_status refuse_layer(const weft_config *c, const char *name, int layer,
+                                weft_arena *arena)
+{
+    weft_model_options model = c->model;
+    const weft_option_section section = {"model", weft_model_rows, weft_num_model_rows, &model, ""};
+    char key[WEFT_ERROR_KEY_BYTES];
+    const char *value = "";
+    snprintf(key, sizeof key, "model.%s", name);
+    for (size_t i = 0; i < weft_num_model_rows; i++)
+        if (strcmp(weft_model_rows[i].key, name) == 0)
+            WEFT_TRY(weft_option_text(&section, &weft_model_rows[i], arena, &value));
+    return WEFT_KEY_ERROR(key,
+                          "%.40s describes another layer %d than model.family %s has; family null "
+                          "would leave all layers to the keys",
+                          value, layer, c->model.family);
+}
+
 /* A family of Weft's makes what the keys describe; a program's own may have layers of its own. */
-static weft_status check_family(const weft_config *c)
+static weft_status check_family(const weft_config *c, weft_arena *arena)
 {
     const weft_model_function build = weft_config_build(c);
-    int other;
+    weft_other_layer other;
     if (!c->model.family || !build || weft_config_has_own_model(c))
         return WEFT_OK;
     WEFT_TRY(weft_model_find_other(&c->model, c->own, build, &other));
-    return other < 0 ? WEFT_OK
-                     : WEFT_KEY_ERROR("model.family",
-                                      "%s has another layer %d than the other keys of section "
-                                      "model describe; null leaves all layers to them",
-                                      c->model.family, other);
+    if (other.index >= 0 && other.key)
+        return refuse_layer(c, other.key, other.index, arena);
+    return other.index < 0
+               ? WEFT_OK
+               : WEFT_KEY_ERROR("model.family",
+                                "%s has another layer %d than the other keys of "
+                                "section model describe; null leaves all layers to them",
+                                c->model.family, other.index);
 }
 
 static weft_status resolve(weft_config *c, const weft_config_source *source, const char *text,
@@ -418,7 +439,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
     WEFT_TRY(weft_data_make_absolute(&c->data, arena));
     WEFT_TRY(find_load(source, arena, &c->checkpoint.load));
     WEFT_TRY(weft_model_options_resolve(&c->model));
-    WEFT_TRY(check_family(c));
+    WEFT_TRY(check_family(c, arena));
     return check_train(c, source->no_data, arena);
 }
 

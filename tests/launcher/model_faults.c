@@ -731,14 +731,14 @@ static size_t list_parameters(const weft_config *config, weft_model_function bui
 /* Its own function makes the layers and parameters that the keys alone describe. */
 static void check_family(const char *path, weft_config *config, weft_arena *arena)
 {
-    int other = 0;
+    weft_other_layer other = {0};
     weft_listed_parameter *own, *described;
     const weft_model_function build = weft_config_build(config);
     EXPECT(config->model.family && build && build != weft_model_build_gpt, "%s", path);
     if (!build)
         return;
     EXPECT_OK(weft_model_find_other(&config->model, NULL, build, &other));
-    EXPECT(other == -1, "%s: another layer %d", path, other);
+    EXPECT(other.index == -1, "%s: another layer %d", path, other.index);
     const size_t count = list_parameters(config, build, arena, &own);
     EXPECT(count == list_parameters(config, weft_model_build_gpt, arena, &described) && count > 5,
            "%s: %zu parameters", path, count);
@@ -825,13 +825,18 @@ static void families_fill_and_bind_a_config(void)
         {"\"family\": \"olmo2\", \"norm_placement\": \"before\"",
          "model.norm_placement: \"before\", and every model of model.family olmo2 has \"after\""},
         {"\"family\": \"qwen3\", \"num_experts\": 8",
-         "model.family: qwen3 has another layer 1 than the other keys of section model describe"},
+         "c.json:1:31: model.num_experts: 8 describes another layer 1 than model.family qwen3 has; "
+         "family null would leave all layers to the keys"},
         {"\"family\": \"mixtral\", \"num_experts\": 8, \"moe_layer_freq\": 2",
-         "model.family: mixtral has another layer 2 than"},
+         "c.json:1:51: model.moe_layer_freq: 2 describes another layer 2 than"},
         {"\"family\": \"qwen3\", \"mtp_num_layers\": 1",
-         "model.family: qwen3 has another layer 13 than"},
+         "model.mtp_num_layers: 1 describes another layer 13 than"},
         {"\"family\": \"llama\", \"no_rope_freq\": 4",
-         "model.family: llama has another layer 4 than"},
+         "model.no_rope_freq: 4 describes another layer 4 than"},
+        {"\"family\": \"qwen3\", \"window_size\": 8, \"window_attn_skip_freq\": 2",
+         "model.window_attn_skip_freq: 2 describes another layer 2 than"},
+        {"\"family\": \"qwen3\", \"window_size\": 8, \"rotary_base_local\": 100",
+         "model.rotary_base_local: 100 describes another layer 1 than"},
     };
     weft_arena arena = {0};
     weft_config config;
