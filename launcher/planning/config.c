@@ -497,6 +497,18 @@ static weft_status refuse_other(void *context, const char *section, const weft_k
                                 f->family->model_type, always);
 }
 
+/* A family with a key for how many experts there are has no dense models. */
+static weft_status check_experts(const weft_config *c, const weft_family *family)
+{
+    for (size_t i = 0; i < family->num_keys && c->model.num_experts == 0; i++)
+        if (family->keys[i].weft && strcmp(family->keys[i].weft, "num_experts") == 0)
+            return WEFT_KEY_ERROR("model.num_experts",
+                                  "0, and every model of model.family %s has experts: set how many "
+                                  "a layer has",
+                                  family->model_type);
+    return WEFT_OK;
+}
+
 /* What the model's family always has; the config's own word may not be another. `config`: the
  * config's, and afterwards with what nobody said. */
 static weft_status fill_family(weft_config *config, const weft_config_source *source,
@@ -522,7 +534,7 @@ static weft_status fill_family(weft_config *config, const weft_config_source *so
                                 arena));
     WEFT_TRY(weft_options_compare(sections[0], sections[1], count, refuse_other, &f));
     *config = filled;
-    return WEFT_OK;
+    return check_experts(config, f.family);
 }
 
 static weft_status load(const weft_config_source *source, weft_arena *arena, weft_config *out)

@@ -827,6 +827,11 @@ static void families_fill_and_bind_a_config(void)
         {"\"family\": \"qwen3\", \"num_experts\": 8",
          "c.json:1:31: model.num_experts: 8 describes another layer 1 than model.family qwen3 has; "
          "family null would leave all layers to the keys"},
+        {"\"family\": \"deepseek_v3\"",
+         "c.json: model.num_experts: 0, and every model of model.family deepseek_v3 has experts: "
+         "set how many a layer has"},
+        {"\"family\": \"mixtral\", \"num_experts\": 0",
+         "c.json:1:33: model.num_experts: 0, and every model of model.family mixtral has experts"},
         {"\"family\": \"mixtral\", \"num_experts\": 8, \"moe_layer_freq\": 2",
          "c.json:1:51: model.moe_layer_freq: 2 describes another layer 2 than"},
         {"\"family\": \"qwen3\", \"mtp_num_layers\": 1",
