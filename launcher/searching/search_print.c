@@ -143,6 +143,11 @@ static void report_costs(weft_report *r, const weft_found *f)
     weft_report_close(r);
 }
 
+static bool is_tight(const weft_found *f)
+{
+    return weft_plan_is_tight(f->memory_bytes, f->memory_limit_bytes);
+}
+
 static weft_status report_plan(weft_report *r, const weft_found *f, int place,
                                const weft_config *from)
 {
@@ -159,8 +164,11 @@ static weft_status report_plan(weft_report *r, const weft_found *f, int place,
     weft_report_row(r, "tokens_per_s", "tokens/s", WEFT_UNIT_COUNT, f->tokens_per_s);
     weft_report_row(r, "model_flops_utilization", "MFU", WEFT_UNIT_SHARE,
                     f->model_flops_utilization);
-    weft_report_row(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, f->memory_bytes);
+    weft_report_cell(r, "memory", "%s%s", weft_bytes_text((double)f->memory_bytes).text,
+                     is_tight(f) ? ", tight" : "");
+    weft_report_value(r, "memory_bytes", f->memory_bytes);
     weft_report_value(r, "memory_limit_bytes", f->memory_limit_bytes);
+    weft_report_bool(r, "tight", is_tight(f));
     weft_report_text(r, "limits", "most of it", weft_limit_text((int)f->limits));
     WEFT_TRY(report_mesh(r, f->mesh, &f->candidate, &f->settled, from));
     if (f->settled.model.num_experts > 0 && experts != WEFT_TIER_AUTO)
@@ -214,7 +222,7 @@ static void report_counts(weft_report *r, const weft_search_result *result)
 static weft_status report_result(weft_report *r, const weft_search_result *result,
                                  const weft_config *from)
 {
-    bool is_free = false;
+    bool is_free = false, has_tight = false;
     weft_report_value(r, "num_nodes", result->num_devices / result->cluster->ranks_per_node);
     weft_report_value(r, "num_devices", result->num_devices);
     weft_report_value(r, "num_devices_used", result->world);
@@ -228,12 +236,15 @@ static weft_status report_result(weft_report *r, const weft_search_result *resul
     for (int i = 0; i < result->num_plans; i++) {
         WEFT_TRY(report_plan(r, &result->plans[i], i + 1, from));
         is_free |= result->plans[i].file_is_free;
+        has_tight |= is_tight(&result->plans[i]);
     }
     weft_report_close(r);
     weft_report_open(r, WEFT_REPORT_TABLE, "rejected");
     for (int i = 0; i < result->num_misses; i++)
         WEFT_TRY(report_miss(r, &result->misses[i], from));
     weft_report_close(r);
+    if (has_tight)
+        weft_report_line(r, "tight: it fits with no margin; libraries may take the rest");
     if (is_free)
         weft_report_line(r, "experts in a file: reads and writes take no time here: "
                             "storage.read or storage.write is not known");

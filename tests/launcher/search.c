@@ -677,6 +677,38 @@ static void check_stopped(void)
     child_release(&c);
 }
 
+/* A plan that leaves less than a twentieth of the memory is marked, as weft plan marks it. */
+static void check_tight(void)
+{
+    cJSON *json;
+    child c;
+    char err[1024], limit[64];
+    run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--json"), &json, err,
+        sizeof err);
+    const cJSON *plan = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0);
+    snprintf(limit, sizeof limit, "device.memory_limit=%.0f",
+             1.001 * number_of(plan, "memory_bytes"));
+    cJSON_Delete(json);
+    const char *const *args =
+        WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--set", limit, "--json");
+    const int code = run(args, &json, err, sizeof err);
+    int num_tight = 0;
+    cJSON_ArrayForEach(plan, cJSON_GetObjectItem(json, "plans"))
+    {
+        const double part = number_of(plan, "memory_bytes") / number_of(plan, "memory_limit_bytes");
+        const bool tight = cJSON_IsTrue(cJSON_GetObjectItem(plan, "tight"));
+        EXPECT(tight == (part > 0.95), "%g of the memory", part);
+        num_tight += tight;
+    }
+    EXPECT(code == 0 && num_tight > 0, "exit %d, %d tight: %s", code, num_tight, err);
+    cJSON_Delete(json);
+    child_run(&c, WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--set", limit),
+              NULL);
+    EXPECT(strstr(c.out, "B, tight  ") && strstr(c.out, "\ntight: it fits with no margin; "), "%s",
+           c.out);
+    child_release(&c);
+}
+
 /* Of more nodes than any mesh has, the most that one has are found at once, not counted down by all
  * divisors. */
 static void check_many_nodes(void)
@@ -877,6 +909,7 @@ int main(int argc, char **argv)
     check_unused();
     check_lacks();
     check_stopped();
+    check_tight();
     check_many_nodes();
     check_micro_batches();
     check_load();
