@@ -198,6 +198,14 @@ static weft_status report_miss(weft_report *r, const weft_missed *m, const weft_
     return report_mesh(r, m->mesh, &m->candidate, &m->config, from);
 }
 
+/* For people the one line that says how far it came. */
+static void report_nothing(weft_report *r, const weft_search_result *result)
+{
+    weft_report_line(r, "Stopped before a plan was priced: %s looked at, %zu left.",
+                     weft_count_text((long long)result->counts.considered, "candidate").text,
+                     result->num_open);
+}
+
 static void report_counts(weft_report *r, const weft_search_result *result)
 {
     const weft_search_counts *c = &result->counts;
@@ -206,13 +214,16 @@ static void report_counts(weft_report *r, const weft_search_result *result)
         size_t count;
     } counts[] = {{"considered", c->considered}, {"illegal", c->illegal}, {"memory", c->memory},
                   {"bound", c->bound},           {"same", c->repeated},   {"priced", c->priced}};
-    if (result->is_stopped)
+    if (result->is_stopped && result->num_plans == 0)
+        report_nothing(r, result);
+    else if (result->is_stopped)
         weft_report_line(r, "Stopped before its end: the best so far. %s may be faster.",
                          weft_count_text((long long)result->num_open, "candidate").text);
-    weft_report_line(r,
-                     "%zu candidates: %zu refused by a rule, %zu do not fit, %zu cannot be "
-                     "faster, %zu the same as another, %zu priced",
-                     c->considered, c->illegal, c->memory, c->bound, c->repeated, c->priced);
+    if (!result->is_stopped || result->num_plans > 0)
+        weft_report_line(r,
+                         "%zu candidates: %zu refused by a rule, %zu do not fit, %zu cannot be "
+                         "faster, %zu the same as another, %zu priced",
+                         c->considered, c->illegal, c->memory, c->bound, c->repeated, c->priced);
     weft_report_open(r, WEFT_REPORT_OBJECT, "counts");
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         weft_report_value(r, counts[i].key, counts[i].count);

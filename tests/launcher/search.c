@@ -10,6 +10,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "launcher/process/stop.h"
 #include "launcher/searching/bound.h"
 #include "launcher/searching/search.h"
 #include "tests/expect.h"
@@ -677,6 +678,32 @@ static void check_stopped(void)
     child_release(&c);
 }
 
+/* Stopped before anything is priced, it says how far it came, and not that nothing fits. The last:
+ * this process stays stopped. */
+static void check_stopped_at_once(void)
+{
+    loaded l = {.source = {.file = "small.json", .no_data = true}};
+    weft_search_result result;
+    weft_report report;
+    char *text = NULL;
+    size_t bytes;
+    EXPECT_OK(weft_plan_load(&l.source, NULL, &l.arena, &l.config));
+    EXPECT_OK(weft_plan_cluster("cluster", "gpus.json", &l.config, &l.arena, &l.cluster));
+    weft_stop_ask();
+    EXPECT_OK(weft_search_run(&l.config, &l.source, l.cluster, &(weft_search_options){.top = 5},
+                              &l.arena, &result));
+    EXPECT(result.is_stopped && result.num_plans == 0, "%d plans", result.num_plans);
+    FILE *out = open_memstream(&text, &bytes);
+    weft_report_begin(&report, WEFT_REPORT_TEXT);
+    EXPECT_OK(weft_report_end(&report, weft_search_report(&report, &result, &l.config), out));
+    fclose(out);
+    EXPECT(strncmp(text, "Stopped before a plan was priced: ", 34) == 0 &&
+               strstr(text, " looked at, ") && strchr(text, '\n') == strrchr(text, '\n'),
+           "%s", text);
+    free(text);
+    weft_arena_release(&l.arena);
+}
+
 /* A plan that leaves less than a twentieth of the memory is marked, as weft plan marks it. */
 static void check_tight(void)
 {
@@ -920,5 +947,6 @@ int main(int argc, char **argv)
     check_away();
     check_v();
     check_problems(count);
+    check_stopped_at_once();
     return child_finish(folder);
 }
