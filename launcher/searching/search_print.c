@@ -148,6 +148,17 @@ static bool is_tight(const weft_found *f)
     return weft_plan_is_tight(f->memory_bytes, f->memory_limit_bytes);
 }
 
+static void report_memory(weft_report *r, const weft_found *f)
+{
+    weft_report_cell(r, "memory", "%s%s", weft_bytes_text((double)f->memory_bytes).text,
+                     is_tight(f) ? ", tight" : "");
+}
+
+static void explain_tight(weft_report *r)
+{
+    weft_report_line(r, "tight: it fits with no margin; libraries may take the rest");
+}
+
 static weft_status report_plan(weft_report *r, const weft_found *f, int place,
                                const weft_config *from)
 {
@@ -164,8 +175,7 @@ static weft_status report_plan(weft_report *r, const weft_found *f, int place,
     weft_report_row(r, "tokens_per_s", "tokens/s", WEFT_UNIT_COUNT, f->tokens_per_s);
     weft_report_row(r, "model_flops_utilization", "MFU", WEFT_UNIT_SHARE,
                     f->model_flops_utilization);
-    weft_report_cell(r, "memory", "%s%s", weft_bytes_text((double)f->memory_bytes).text,
-                     is_tight(f) ? ", tight" : "");
+    report_memory(r, f);
     weft_report_value(r, "memory_bytes", f->memory_bytes);
     weft_report_value(r, "memory_limit_bytes", f->memory_limit_bytes);
     weft_report_bool(r, "tight", is_tight(f));
@@ -255,7 +265,7 @@ static weft_status report_result(weft_report *r, const weft_search_result *resul
         WEFT_TRY(report_miss(r, &result->misses[i], from));
     weft_report_close(r);
     if (has_tight)
-        weft_report_line(r, "tight: it fits with no margin; libraries may take the rest");
+        explain_tight(r);
     if (is_free)
         weft_report_line(r, "experts in a file: reads and writes take no time here: "
                             "storage.read or storage.write is not known");
@@ -286,6 +296,8 @@ static weft_status report_scale(weft_report *r, const weft_search_result *result
     weft_report_row(r, NULL, "tokens/s", WEFT_UNIT_COUNT, rate);
     weft_report_row(r, NULL, "a device", WEFT_UNIT_COUNT, rate / result->world);
     if (best)
+        report_memory(r, best);
+    if (best)
         return report_mesh(r, best->mesh, &best->candidate, &best->settled, NULL);
     weft_report_cell(r, "mesh", "%s", result->is_stopped ? "stopped" : "nothing fits");
     return WEFT_OK;
@@ -294,6 +306,7 @@ static weft_status report_scale(weft_report *r, const weft_search_result *result
 weft_status weft_search_report_scaling(weft_report *r, const weft_search_result *results, int count,
                                        const weft_config *config)
 {
+    bool has_tight = false;
     weft_report_open(r, WEFT_REPORT_GROUP, "scaling");
     for (int i = 0; i < count && r->form == WEFT_REPORT_JSON; i++) {
         weft_report_record(r);
@@ -304,6 +317,10 @@ weft_status weft_search_report_scaling(weft_report *r, const weft_search_result 
     for (int i = 0; i < count && r->form != WEFT_REPORT_JSON; i++)
         WEFT_TRY(report_scale(r, &results[i]));
     weft_report_close(r);
+    for (int i = 0; i < count; i++)
+        has_tight |= results[i].num_plans > 0 && is_tight(results[i].plans);
+    if (has_tight)
+        explain_tight(r);
     for (int i = 0; i < count; i++) {
         const weft_search_result *result = &results[i];
         if (result->is_stopped)

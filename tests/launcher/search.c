@@ -734,6 +734,13 @@ static void check_tight(void)
     EXPECT(strstr(c.out, "B, tight  ") && strstr(c.out, "\ntight: it fits with no margin; "), "%s",
            c.out);
     child_release(&c);
+    child_run(&c,
+              WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--nodes", "1,2",
+                    "--set", limit),
+              NULL);
+    EXPECT(strstr(c.out, "B, tight  ") && strstr(c.out, "\ntight: it fits with no margin; "), "%s",
+           c.out);
+    child_release(&c);
 }
 
 /* Of more nodes than any mesh has, the most that one has are found at once, not counted down by all
