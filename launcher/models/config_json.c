@@ -211,23 +211,48 @@ static weft_status write_roped(reader *r, const weft_family_key *key, weft_json_
     return WEFT_OK;
 }
 
-static int64_t integer_of(const reader *r, const char *key)
+static weft_status read_count(const reader *r, const char *key, weft_json_span value, int64_t *out)
+{
+    const double most = 1e12, number = strtod(value.start, NULL);
+    if (weft_json_kind_of(value) != WEFT_JSON_NUMBER || !(number >= 0 && number <= most) ||
+        number != floor(number))
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %.*s is %.*s, not a whole number from 0 to %g",
+                          r->json->path, (int)strcspn(key, "|"), key, shown(value), value.start,
+                          most);
+    *out = (int64_t)number;
+    return WEFT_OK;
+}
+
+/* 0 where the key is missing, or null. */
+static weft_status find_count(const reader *r, const char *key, int64_t *out)
 {
     weft_json_span value;
-    return find_key(r, key, &value) ? (int64_t)strtod(value.start, NULL) : 0;
+    *out = 0;
+    return find_key(r, key, &value) && !is_null(value) ? read_count(r, key, value, out) : WEFT_OK;
 }
 
 static weft_status write_dense_first(reader *r, const weft_family_key *key, weft_json_span value)
 {
-    const int64_t layers = integer_of(r, "num_hidden_layers");
-    const double dense = strtod(value.start, NULL);
-    if (!(dense >= 0 && dense < (double)layers) || layers > MAX_LAYERS)
+    int64_t layers, dense = 0;
+    WEFT_TRY(find_count(r, "num_hidden_layers", &layers));
+    WEFT_TRY(read_count(r, key->key, value, &dense));
+    if (dense >= layers || layers > MAX_LAYERS)
         return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %.*s of %lld layers", r->json->path, key->key,
                           shown(value), value.start, (long long)layers);
     weft_json_open_flat(&r->out, key->weft, '[');
     for (int64_t i = 0; i < layers; i++)
-        weft_json_raw(&r->out, NULL, (double)i < dense ? "0" : "1");
+        weft_json_raw(&r->out, NULL, i < dense ? "0" : "1");
     weft_json_close(&r->out);
+    return WEFT_OK;
+}
+
+/* One shared expert of so many times an expert's width. */
+static weft_status write_shared(reader *r, const weft_family_key *key, weft_json_span value)
+{
+    int64_t width, experts = 0;
+    WEFT_TRY(find_count(r, "moe_intermediate_size", &width));
+    WEFT_TRY(read_count(r, key->key, value, &experts));
+    weft_json_number(&r->out, key->weft, (double)experts * (double)width);
     return WEFT_OK;
 }
 
@@ -256,10 +281,7 @@ static weft_status read_key(reader *r, const weft_family_key *key)
     case WEFT_KEY_DENSE_FIRST:
         return write_dense_first(r, key, value);
     case WEFT_KEY_SHARED:
-        weft_json_number(&r->out, key->weft,
-                         strtod(value.start, NULL) *
-                             (double)integer_of(r, "moe_intermediate_size"));
-        return WEFT_OK;
+        return write_shared(r, key, value);
     case WEFT_KEY_OR_NONE:
         return write_raw(r, key->weft, is_null(value) ? span_of("0", 1) : value);
     case WEFT_KEY_LAYERS:
@@ -647,7 +669,7 @@ static weft_status read_model(reader *r)
     WEFT_TRY(read_rope(r));
     write_seq_length(r);
     if (family->next_layers)
-        r->json->next_layers = integer_of(r, family->next_layers);
+        WEFT_TRY(find_count(r, family->next_layers, &r->json->next_layers));
     if (r->json->next_layers > 0 && !r->json->lacks_next_layers)
         weft_json_number(&r->out, "mtp_num_layers", (double)r->json->next_layers);
     weft_json_close(&r->out);

@@ -95,6 +95,14 @@ static const change changes[] = {
      "num_experts_per_tok is not 2 topk_group"},
     {"deepseek_v3", "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": 3",
      "first_k_dense_replace is 3 of 3 layers"},
+    {"deepseek_v3", "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": \"1\"",
+     "first_k_dense_replace is \"1\", not a whole number from 0 to 1e+12"},
+    {"deepseek_v3", "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 1e300",
+     "num_hidden_layers is 1e300, not a whole number"},
+    {"deepseek_v3", "\"n_shared_experts\": 1", "\"n_shared_experts\": 0.5",
+     "n_shared_experts is 0.5, not a whole number"},
+    {"deepseek_v3", "\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": -1e300",
+     "num_nextn_predict_layers is -1e300, not a whole number"},
     {"deepseek_v3", "\"norm_topk_prob\"", "\"scoring_func\": \"softmax\", \"norm_topk_prob\"",
      "scoring_func is \"softmax\""},
     {"deepseek_v3", "\"mscale\": 1.0,", "", "mscale_all_dim"},
@@ -595,6 +603,8 @@ static void indices_agree_with_files(void)
     index_refused("\"weight_map\": {", "\"weight_map\": {\n    \"model.norm.weight\": \"a\",",
                   "model.norm.weight stands there twice");
     index_refused("\"total_size\": 22608", "\"total_size\": 22606", "total_size is 22606");
+    index_refused("\"total_size\": 22608", "\"total_size\": -1e300",
+                  "total_size is -1e300, not a number of bytes");
     index_refused("\"weight_map\"", "\"weights\"", "has no weight_map");
     copy_model("llama_bf16", "shards"); /* one file fewer than it says */
     EXPECT(unlink("shards/model-00003" OF) == 0, "unlink");
