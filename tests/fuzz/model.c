@@ -1,6 +1,7 @@
-/* A model's folder: config.json, the index ("": none) and one file of tensors behind NULs. A file
+/* A model's folder: config.json, the index ("": none) and a file of tensors behind NULs. A file
  * that begins with '{' is its header alone: the length before it and the tensors behind it are made
- * here, so that a change of the header does not end at its length. */
+ * here, so that a change of the header does not end at its length; behind such a one the index may
+ * have a second file. */
 #include "launcher/models/models.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -40,7 +41,7 @@ static size_t write_tensors(const char *path, const char *data, size_t bytes)
     return all;
 }
 
-/* Returns the bytes of the file of tensors. */
+/* Returns the bytes of the larger file of tensors. */
 static size_t write_folder(const fuzz_parts *parts)
 {
     const bool has_index = parts->bytes[1] > 0;
@@ -48,8 +49,15 @@ static size_t write_folder(const fuzz_parts *parts)
     fuzz_write(fuzz_path("config.json"), parts->at[0], parts->bytes[0]);
     if (has_index)
         fuzz_write(fuzz_path(WEFT_SAFETENSORS_INDEX), parts->at[1], parts->bytes[1]);
-    return write_tensors(fuzz_path(has_index ? "a.safetensors" : WEFT_SAFETENSORS_FILE),
-                         parts->at[2], parts->bytes[2]);
+    const char *tensors = parts->at[2];
+    const size_t bytes = parts->bytes[2], first = *tensors == '{' ? strlen(tensors) : bytes;
+    const char *path = fuzz_path(has_index ? "a.safetensors" : WEFT_SAFETENSORS_FILE);
+    const size_t a = write_tensors(path, tensors, first);
+    if (!has_index || first + 1 >= bytes)
+        return a;
+    const size_t b =
+        write_tensors(fuzz_path("b.safetensors"), tensors + first + 1, bytes - first - 1);
+    return a > b ? a : b;
 }
 
 /* Headers by themselves: a config says little of them. */
