@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* Longer names are compared by their beginnings. */
 enum { MAX_NAME = 63 };
@@ -158,6 +159,17 @@ static size_t words_more(const char *name, const char *other)
     return words - count;
 }
 
+/* One word that shortens one of many says nothing: "force" is no "moe_router_forced_load", though
+ * "capacity" means "moe_expert_capacity_factor". */
+static bool says_little(const char *name, const char *other, size_t more)
+{
+    enum { FEW = 2 };
+    bool is_word = false;
+    for (const char *at = other; *at; at += word_bytes(at), at += *at != '\0')
+        is_word = is_word || is_same(at, word_bytes(at), name);
+    return more > FEW && more < MAX_NAME && word_bytes(name) == strlen(name) && !is_word;
+}
+
 /* Those of [first, end) with the fewest words more. */
 static size_t with_words(const char *name, const char *const *names, size_t first, size_t end,
                          size_t out[WEFT_LIKELY_NAMES])
@@ -165,6 +177,8 @@ static size_t with_words(const char *name, const char *const *names, size_t firs
     size_t least = MAX_NAME, found = 0;
     for (size_t i = first; i < end; i++) {
         const size_t more = words_more(name, names[i]);
+        if (says_little(name, names[i], more))
+            continue;
         if (more < least) {
             least = more;
             found = 0;
@@ -215,6 +229,9 @@ const char *weft_nearest_name(const char *name, const char *const *names, size_t
         size_t other = strnlen(names[i], MAX_NAME);
         if ((other > bytes ? other - bytes : bytes - other) >= limit)
             continue; /* so many letters are missing alone */
+        if (other + 1 < bytes && fold(name[other]) != '_' &&
+            strncasecmp(name, names[i], other) == 0)
+            continue; /* another word that begins so: "force" is no "for" */
         size_t distance = edit_distance(name, names[i]);
         if (distance < limit) {
             limit = distance;

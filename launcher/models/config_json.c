@@ -8,6 +8,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/json_write.h"
+#include "launcher/models/config_json_internal.h"
 #include "launcher/planning/families.h"
 #include "layers/model/model.h"
 
@@ -32,11 +33,6 @@ static bool is_key(weft_json_span key, const char *name)
             return true;
     }
     return false;
-}
-
-static weft_status first_spelling(const char *name, weft_arena *arena, const char **out)
-{
-    return weft_arena_printf(arena, out, "%.*s", (int)strcspn(name, "|"), name);
 }
 
 static bool find(weft_json_span object, const char *name, weft_json_span *out)
@@ -67,13 +63,6 @@ static bool is_null(weft_json_span value)
     return weft_json_kind_of(value) == WEFT_JSON_NULL;
 }
 
-static bool are_equal(weft_json_span a, weft_json_span b)
-{
-    if (weft_json_kind_of(a) == WEFT_JSON_NUMBER && weft_json_kind_of(b) == WEFT_JSON_NUMBER)
-        return strtod(a.start, NULL) == strtod(b.start, NULL);
-    return a.bytes == b.bytes && memcmp(a.start, b.start, a.bytes) == 0;
-}
-
 /* Objects with the same members, in any order. */
 static bool have_same_members(weft_json_span a, weft_json_span b)
 {
@@ -86,7 +75,7 @@ static bool have_same_members(weft_json_span a, weft_json_span b)
             bool same = false;
             other_cursor = NULL;
             while (!same && weft_json_next(objects[!i], &other_cursor, &other_key, &other))
-                same = are_equal(key, other_key) && are_equal(value, other);
+                same = weft_json_are_equal(key, other_key) && weft_json_are_equal(value, other);
             if (!same)
                 return false;
         }
@@ -98,7 +87,7 @@ static bool have_same_members(weft_json_span a, weft_json_span b)
 static bool is_among(weft_json_span value, const char *values)
 {
     for (const char *at = values; *at; at += strcspn(at, "|"), at += *at == '|')
-        if (are_equal(value, span_of(at, strcspn(at, "|"))))
+        if (weft_json_are_equal(value, span_of(at, strcspn(at, "|"))))
             return true;
     return false;
 }
@@ -199,8 +188,6 @@ static weft_status write_bound(reader *r, const weft_family_key *key, weft_json_
     return write_raw(r, key->weft, value);
 }
 
-static const char sliding[] = "\"sliding_attention\"", full[] = "\"full_attention\"";
-
 /* 1: a window. Without the list every N-th layer has none. */
 static weft_status write_layers(reader *r, const weft_family_key *key, weft_json_span list)
 {
@@ -212,9 +199,9 @@ static weft_status write_layers(reader *r, const weft_family_key *key, weft_json
     }
     weft_json_open_flat(&r->out, key->weft, '[');
     while (weft_json_next(list, &cursor, NULL, &value)) {
-        if (!is_among(value, sliding) && !is_among(value, full))
+        if (!is_among(value, weft_sliding_layer) && !is_among(value, weft_full_layer))
             return refuse(r, key->key, value, "\"sliding_attention\" and \"full_attention\"");
-        weft_json_raw(&r->out, NULL, is_among(value, sliding) ? "1" : "0");
+        weft_json_raw(&r->out, NULL, is_among(value, weft_sliding_layer) ? "1" : "0");
     }
     weft_json_close(&r->out);
     return WEFT_OK;
@@ -239,23 +226,48 @@ static weft_status write_roped(reader *r, const weft_family_key *key, weft_json_
     return WEFT_OK;
 }
 
-static int64_t integer_of(const reader *r, const char *key)
+static weft_status read_count(const reader *r, const char *key, weft_json_span value, int64_t *out)
+{
+    const double most = 1e12, number = strtod(value.start, NULL);
+    if (weft_json_kind_of(value) != WEFT_JSON_NUMBER || !(number >= 0 && number <= most) ||
+        number != floor(number))
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %.*s is %.*s, not a whole number from 0 to %g",
+                          r->json->path, (int)strcspn(key, "|"), key, shown(value), value.start,
+                          most);
+    *out = (int64_t)number;
+    return WEFT_OK;
+}
+
+/* 0 where the key is missing, or null. */
+static weft_status find_count(const reader *r, const char *key, int64_t *out)
 {
     weft_json_span value;
-    return find_key(r, key, &value) ? (int64_t)strtod(value.start, NULL) : 0;
+    *out = 0;
+    return find_key(r, key, &value) && !is_null(value) ? read_count(r, key, value, out) : WEFT_OK;
 }
 
 static weft_status write_dense_first(reader *r, const weft_family_key *key, weft_json_span value)
 {
-    const int64_t layers = integer_of(r, "num_hidden_layers");
-    const double dense = strtod(value.start, NULL);
-    if (!(dense >= 0 && dense < (double)layers) || layers > MAX_LAYERS)
+    int64_t layers, dense = 0;
+    WEFT_TRY(find_count(r, "num_hidden_layers", &layers));
+    WEFT_TRY(read_count(r, key->key, value, &dense));
+    if (dense >= layers || layers > MAX_LAYERS)
         return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %.*s of %lld layers", r->json->path, key->key,
                           shown(value), value.start, (long long)layers);
     weft_json_open_flat(&r->out, key->weft, '[');
     for (int64_t i = 0; i < layers; i++)
-        weft_json_raw(&r->out, NULL, (double)i < dense ? "0" : "1");
+        weft_json_raw(&r->out, NULL, i < dense ? "0" : "1");
     weft_json_close(&r->out);
+    return WEFT_OK;
+}
+
+/* One shared expert of so many times an expert's width. */
+static weft_status write_shared(reader *r, const weft_family_key *key, weft_json_span value)
+{
+    int64_t width, experts = 0;
+    WEFT_TRY(find_count(r, "moe_intermediate_size", &width));
+    WEFT_TRY(read_count(r, key->key, value, &experts));
+    weft_json_number(&r->out, key->weft, (double)experts * (double)width);
     return WEFT_OK;
 }
 
@@ -287,10 +299,7 @@ static weft_status read_key(reader *r, const weft_family_key *key)
     case WEFT_KEY_DENSE_FIRST:
         return write_dense_first(r, key, value);
     case WEFT_KEY_SHARED:
-        weft_json_number(&r->out, key->weft,
-                         strtod(value.start, NULL) *
-                             (double)integer_of(r, "moe_intermediate_size"));
-        return WEFT_OK;
+        return write_shared(r, key, value);
     case WEFT_KEY_OR_NONE:
         return write_raw(r, key->weft, is_null(value) ? span_of("0", 1) : value);
     case WEFT_KEY_LAYERS:
@@ -304,35 +313,6 @@ static weft_status read_key(reader *r, const weft_family_key *key)
 }
 
 /* --- rotary positions ---------------------------------------------------------------------- */
-
-/* How frequencies may be scaled: rope_type and Weft's rotary_scaling_type. */
-enum { ROPE_DEFAULT = 1, ROPE_LINEAR = 2, ROPE_LLAMA3 = 4, ROPE_YARN = 8 };
-typedef struct rope_type {
-    const char *type, *weft; /* JSON */
-    unsigned bit;
-} rope_type;
-
-static const rope_type rope_types[] = {{"\"default\"", "\"none\"", ROPE_DEFAULT},
-                                       {"\"linear\"", "\"linear\"", ROPE_LINEAR},
-                                       {"\"llama3\"", "\"llama3\"", ROPE_LLAMA3},
-                                       {"\"yarn\"", "\"yarn\"", ROPE_YARN}};
-enum { NUM_ROPE_TYPES = sizeof rope_types / sizeof *rope_types };
-
-typedef struct rope_key {
-    const char *key, *weft, *missing; /* as of weft_family_key */
-    unsigned types;
-} rope_key;
-
-static const rope_key rope_keys[] = {
-    {"factor", "rotary_scaling_factor", NULL, ROPE_LINEAR | ROPE_LLAMA3 | ROPE_YARN},
-    {"original_max_position_embeddings", "original_max_position_embeddings", NULL,
-     ROPE_LLAMA3 | ROPE_YARN},
-    {"low_freq_factor", "rotary_low_freq_factor", NULL, ROPE_LLAMA3},
-    {"high_freq_factor", "rotary_high_freq_factor", NULL, ROPE_LLAMA3},
-    {"beta_fast", "yarn_beta_fast", "32", ROPE_YARN},
-    {"beta_slow", "yarn_beta_slow", "1", ROPE_YARN},
-    {"truncate", "yarn_correction_range_round_to_int", "true", ROPE_YARN}};
-enum { NUM_ROPE_KEYS = sizeof rope_keys / sizeof *rope_keys };
 
 /* What says it, and what it is called there. */
 typedef struct rope_object {
@@ -392,15 +372,16 @@ static weft_status find_rope(const reader *r, rope_object *out)
     return WEFT_OK;
 }
 
-static weft_status find_rope_type(const reader *r, const rope_object *rope, const rope_type **out)
+static weft_status find_rope_type(const reader *r, const rope_object *rope,
+                                  const weft_rope_type **out)
 {
-    weft_json_span type = span_of(rope_types[0].type, strlen(rope_types[0].type));
+    weft_json_span type = span_of(weft_rope_types[0].type, strlen(weft_rope_types[0].type));
     const char *key = "rope_type";
     if (!find_in_rope(rope, key, &type) && find_in_rope(rope, "type", &type))
         key = "type";
-    for (int i = 0; i < NUM_ROPE_TYPES; i++)
-        if (is_among(type, rope_types[i].type)) {
-            *out = &rope_types[i];
+    for (int i = 0; i < WEFT_NUM_ROPE_TYPES; i++)
+        if (is_among(type, weft_rope_types[i].type)) {
+            *out = &weft_rope_types[i];
             return WEFT_OK;
         }
     return WEFT_ERROR(WEFT_CONFIG,
@@ -409,7 +390,7 @@ static weft_status find_rope_type(const reader *r, const rope_object *rope, cons
                       r->json->path, rope->name, key, shown(type), type.start);
 }
 
-static weft_status read_rope_key(reader *r, const rope_object *rope, const rope_key *key)
+static weft_status read_rope_key(reader *r, const rope_object *rope, const weft_rope_key *key)
 {
     weft_json_span value;
     if (!find_in_rope(rope, key->key, &value)) {
@@ -470,8 +451,9 @@ static weft_status read_local_rope(reader *r, const rope_object *rope, weft_json
     if (*local)
         value = span_of(local, strlen(local));
     if (rope->local.start && find(rope->local, "rope_type", &type) &&
-        !is_among(type, rope_types[0].type))
-        return refuse(r, "rope_parameters.sliding_attention.rope_type", type, rope_types[0].type);
+        !is_among(type, weft_rope_types[0].type))
+        return refuse(r, "rope_parameters.sliding_attention.rope_type", type,
+                      weft_rope_types[0].type);
     if (!rope->local.start || !find(rope->local, "rope_theta", &value))
         (void)find_key(r, "rope_local_base_freq", &value);
     return write_raw(r, "rotary_base_local", value);
@@ -492,8 +474,8 @@ static weft_status ignore_in_rope(reader *r, const char *name, weft_json_span ob
     for (size_t i = 0; i < count; i++) {
         const weft_json_span key = span_of(keys[i], strlen(keys[i]));
         bool is_read = is_key(key, read);
-        for (int k = 0; k < NUM_ROPE_KEYS; k++)
-            is_read = is_read || is_key(key, rope_keys[k].key);
+        for (int k = 0; k < WEFT_NUM_ROPE_KEYS; k++)
+            is_read = is_read || is_key(key, weft_rope_keys[k].key);
         if (is_read)
             continue;
         WEFT_TRY(weft_json_string(key, r->arena, &keys[i]));
@@ -520,7 +502,7 @@ static weft_status read_rope(reader *r)
 {
     const char *theta = r->json->family->rope_theta;
     weft_json_span value;
-    const rope_type *type = NULL;
+    const weft_rope_type *type = NULL;
     rope_object rope;
     if (!theta)
         return WEFT_OK;
@@ -541,12 +523,12 @@ static weft_status read_rope(reader *r)
     WEFT_TRY(write_raw(r, "rotary_base", value));
     WEFT_TRY(read_local_rope(r, &rope, value));
     weft_json_raw(&r->out, "rotary_scaling_type", type->weft);
-    for (int i = 0; i < NUM_ROPE_KEYS; i++)
-        if (rope_keys[i].types & type->bit)
-            WEFT_TRY(read_rope_key(r, &rope, &rope_keys[i]));
-    if (type->bit == ROPE_YARN)
+    for (int i = 0; i < WEFT_NUM_ROPE_KEYS; i++)
+        if (weft_rope_keys[i].types & type->bit)
+            WEFT_TRY(read_rope_key(r, &rope, &weft_rope_keys[i]));
+    if (type->bit == WEFT_ROPE_YARN)
         return read_magnitude(r, &rope);
-    if (r->json->family->scales_scores && type->bit != ROPE_DEFAULT &&
+    if (r->json->family->scales_scores && type->bit != WEFT_ROPE_DEFAULT &&
         number_in_rope(&rope, "mscale_all_dim") != 0)
         return WEFT_ERROR(WEFT_CONFIG, "%s: %s has mscale_all_dim, which Weft has for yarn alone",
                           r->json->path, rope.name);
@@ -584,12 +566,9 @@ static weft_status find_family(reader *r)
             r->json->family = family;
             return check_type(r);
         }
-    char names[512] = "";
-    for (size_t i = 0, used = 0; (family = weft_family_at(own, i)) && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
-                                 family->architecture);
+    char all[WEFT_FAMILIES_TEXT_BYTES];
     return WEFT_ERROR(WEFT_CONFIG, "%s: the architecture is %.*s; Weft has %s", r->json->path,
-                      shown(value), value.start, names);
+                      shown(value), value.start, weft_families_text(own, true, all));
 }
 
 /* fp8 as DeepSeek has it, MXFP4 as GPT-OSS: numbers say themselves which tensors are. */
@@ -684,7 +663,7 @@ static weft_status read_model(reader *r)
     WEFT_TRY(read_rope(r));
     write_seq_length(r);
     if (family->next_layers)
-        r->json->next_layers = integer_of(r, family->next_layers);
+        WEFT_TRY(find_count(r, family->next_layers, &r->json->next_layers));
     if (r->json->next_layers > 0 && !r->json->lacks_next_layers)
         weft_json_number(&r->out, "mtp_num_layers", (double)r->json->next_layers);
     weft_json_close(&r->out);
@@ -750,11 +729,11 @@ static weft_status name_own_key(const weft_config_json *json, weft_arena *arena,
     WEFT_TRY(weft_arena_strdup(arena, weft_error_get()->text, &error));
     for (size_t i = 0; !rest && i < json->family->num_keys; i++)
         if (json->family->keys[i].weft && (rest = behind_key(error, json->family->keys[i].weft)))
-            WEFT_TRY(first_spelling(json->family->keys[i].key, arena, &key));
-    for (int i = 0; !rest && i < NUM_ROPE_KEYS; i++)
-        if ((rest = behind_key(error, rope_keys[i].weft)))
+            WEFT_TRY(weft_first_spelling(json->family->keys[i].key, arena, &key));
+    for (int i = 0; !rest && i < WEFT_NUM_ROPE_KEYS; i++)
+        if ((rest = behind_key(error, weft_rope_keys[i].weft)))
             WEFT_TRY(weft_arena_printf(arena, &key, "%s%s%s", json->rope ? json->rope : "",
-                                       json->rope ? "." : "", rope_keys[i].key));
+                                       json->rope ? "." : "", weft_rope_keys[i].key));
     if (!rest && (rest = behind_key(error, "rotary_base")))
         key = "rope_theta";
     return rest ? WEFT_ERROR(status, "%s: %s: %s", json->path, key, rest) : status;
@@ -792,243 +771,6 @@ weft_status weft_config_json_without_scales(const weft_config_json *json, weft_a
         return weft_arena_printf(arena, out, "%.*s%s", (int)(before - json->text), json->text, end);
     }
     return WEFT_OK;
-}
-
-/* --- the other way ------------------------------------------------------------------------- */
-
-/* A key of section "model"; NULL: there is none. */
-static const weft_key *row_of(const char *key)
-{
-    for (size_t i = 0; i < weft_num_model_rows; i++)
-        if (strcmp(weft_model_rows[i].key, key) == 0)
-            return &weft_model_rows[i];
-    return NULL;
-}
-
-/* Its value as JSON. */
-static weft_status value_of(const weft_config *config, const char *key, weft_arena *arena,
-                            const char **out)
-{
-    weft_model_options copy = config->model;
-    const weft_option_section section = {"model", weft_model_rows, weft_num_model_rows, &copy, ""};
-    const weft_key *row = row_of(key);
-    return row ? weft_option_text(&section, row, arena, out)
-               : WEFT_ERROR(WEFT_INTERNAL, "a family of models names model.%s, which is no key",
-                            key);
-}
-
-/* As Python's readers want it: a number that may be a fraction has a point or an exponent. */
-static weft_status value_for_python(const weft_config *config, const char *key, weft_arena *arena,
-                                    const char **out)
-{
-    WEFT_TRY(value_of(config, key, arena, out));
-    const bool is_real = row_of(key)->type == WEFT_OPTION_DOUBLE;
-    return is_real && !strpbrk(*out, ".eE") ? weft_arena_printf(arena, out, "%s.0", *out) : WEFT_OK;
-}
-
-/* The number in the file: of dense layers, or of shared experts. */
-static int64_t count_of(weft_family_kind kind, const weft_model_options *o)
-{
-    int64_t dense = 0;
-    if (kind == WEFT_KEY_SHARED)
-        return o->moe_shared_expert_intermediate_size / o->moe_ffn_hidden_size;
-    while (dense < o->num_layers && !weft_model_is_moe_layer(o, dense))
-        dense++;
-    return dense;
-}
-
-static void write_layer_types(const char *name, const weft_model_options *o, weft_json_out *out)
-{
-    weft_json_open_flat(out, name, '[');
-    for (int64_t i = 0; i < o->num_layers; i++)
-        weft_json_raw(out, NULL, weft_model_is_windowed_layer(o, i) ? sliding : full);
-    weft_json_close(out);
-}
-
-static void write_roped_layers(const char *name, const weft_model_options *o, weft_json_out *out)
-{
-    weft_json_open_flat(out, name, '[');
-    for (int64_t i = 0; i < o->num_layers; i++)
-        weft_json_raw(out, NULL, weft_model_is_roped_layer(o, i) ? "1" : "0");
-    weft_json_close(out);
-}
-
-/* All layers have the model's window, or there is none. */
-static bool are_alike(const weft_model_options *o)
-{
-    int64_t windowed = 0;
-    for (int64_t i = 0; i < o->num_layers; i++)
-        windowed += weft_model_is_windowed_layer(o, i);
-    return windowed == o->num_layers || o->window_size == 0;
-}
-
-double weft_family_score_scale(const weft_model_options *o)
-{
-    return o->softmax_scale > 0 ? o->softmax_scale : 1 / sqrt((double)o->kv_channels);
-}
-
-static weft_status write_key(const weft_family_key *key, const weft_config *config,
-                             weft_arena *arena, weft_json_out *out)
-{
-    const char *value, *name;
-    if (key->kind == WEFT_KEY_EACH)
-        return WEFT_OK;
-    WEFT_TRY(first_spelling(key->key, arena, &name));
-    if (key->kind == WEFT_KEY_LAYERS && !*key->missing && are_alike(&config->model))
-        return WEFT_OK;
-    if (key->kind == WEFT_KEY_LAYERS) {
-        write_layer_types(name, &config->model, out);
-        return WEFT_OK;
-    }
-    if (key->kind == WEFT_KEY_ROPED) {
-        write_roped_layers(name, &config->model, out);
-        return WEFT_OK;
-    }
-    if (key->kind == WEFT_KEY_ROOT) {
-        const double scale = weft_family_score_scale(&config->model);
-        weft_json_number(out, name, round(1e6 / (scale * scale)) / 1e6);
-        return WEFT_OK;
-    }
-    if (key->kind == WEFT_KEY_DENSE_FIRST || key->kind == WEFT_KEY_SHARED) {
-        weft_json_number(out, name, (double)count_of(key->kind, &config->model));
-        return WEFT_OK;
-    }
-    WEFT_TRY(key->weft ? value_for_python(config, key->weft, arena, &value)
-                       : first_spelling(key->values, arena, &value));
-    if (key->kind == WEFT_KEY_SAME && key->values &&
-        are_equal(span_of(value, strlen(value)), span_of(key->missing, strlen(key->missing))))
-        value = key->values;
-    if (strtod(value, NULL) == 0)
-        value = key->kind == WEFT_KEY_OR_NONE  ? (key->values ? key->values : "null")
-                : key->kind == WEFT_KEY_OR_ONE ? "1"
-                : key->kind == WEFT_KEY_BOUND  ? "1e30"
-                                               : value;
-    if (key->kind == WEFT_KEY_NOT)
-        weft_json_bool(out, name, strcmp(value, "false") == 0);
-    else
-        weft_json_raw(out, name, value);
-    return WEFT_OK;
-}
-
-static weft_status write_magnitude(const weft_config *config, weft_arena *arena, weft_json_out *out)
-{
-    const char *mscale, *all;
-    if (config->model.yarn_mscale == 1 && config->model.yarn_mscale_all_dim == 0)
-        return WEFT_OK;
-    WEFT_TRY(value_for_python(config, "yarn_mscale", arena, &mscale));
-    WEFT_TRY(value_for_python(config, "yarn_mscale_all_dim", arena, &all));
-    weft_json_raw(out, "mscale", mscale);
-    weft_json_raw(out, "mscale_all_dim", all);
-    return WEFT_OK;
-}
-
-/* Members of an object that says how positions are rotated, its bracket open. */
-static weft_status write_rope_members(const weft_config *config, const rope_type *type,
-                                      weft_arena *arena, weft_json_out *out)
-{
-    const char *value;
-    weft_json_raw(out, "rope_type", type->type);
-    for (int i = 0; i < NUM_ROPE_KEYS; i++) {
-        if (!(rope_keys[i].types & type->bit))
-            continue;
-        WEFT_TRY(value_for_python(config, rope_keys[i].weft, arena, &value));
-        weft_json_raw(out, rope_keys[i].key, value);
-    }
-    return type->bit == ROPE_YARN ? write_magnitude(config, arena, out) : WEFT_OK;
-}
-
-static weft_status write_rope_object(const char *name, const char *theta, const weft_config *config,
-                                     const rope_type *type, weft_arena *arena, weft_json_out *out)
-{
-    weft_json_open(out, name, '{');
-    if (theta)
-        weft_json_raw(out, "rope_theta", theta);
-    WEFT_TRY(write_rope_members(config, type, arena, out));
-    weft_json_close(out);
-    return WEFT_OK;
-}
-
-/* What transformers 5 reads: without it some families there have a base or a scaling of their own.
- */
-static weft_status write_rope_parameters(const weft_family *family, const char *theta,
-                                         const char *local, const weft_config *config,
-                                         const rope_type *type, weft_arena *arena,
-                                         weft_json_out *out)
-{
-    if (!family->rope_local)
-        return write_rope_object("rope_parameters", theta, config, type, arena, out);
-    weft_json_open(out, "rope_parameters", '{');
-    WEFT_TRY(write_rope_object("full_attention", theta, config, type, arena, out));
-    WEFT_TRY(write_rope_object("sliding_attention", local, config, &rope_types[0], arena, out));
-    weft_json_close(out);
-    return WEFT_OK;
-}
-
-/* Of each generation of transformers what it reads. */
-static weft_status write_rope(const weft_family *family, const weft_config *config,
-                              weft_arena *arena, weft_json_out *out)
-{
-    const char *theta, *local, *value, *weft;
-    const rope_type *type = &rope_types[0];
-    WEFT_TRY(value_of(config, "rotary_scaling_type", arena, &weft));
-    for (int i = 0; i < NUM_ROPE_TYPES; i++)
-        if (strcmp(rope_types[i].weft, weft) == 0)
-            type = &rope_types[i];
-    WEFT_TRY(value_for_python(config, "rotary_base", arena, &theta));
-    local = theta;
-    if (config->model.rotary_base_local > 0)
-        WEFT_TRY(value_for_python(config, "rotary_base_local", arena, &local));
-    weft_json_raw(out, "rope_theta", theta);
-    if (family->rope_local && *family->rope_local)
-        weft_json_raw(out, "rope_local_base_freq", local);
-    if (family->rotates_part) {
-        WEFT_TRY(value_for_python(config, "rotary_percent", arena, &value));
-        weft_json_raw(out, "partial_rotary_factor", value);
-    }
-    if (type->bit == ROPE_DEFAULT)
-        weft_json_raw(out, "rope_scaling", "null");
-    else
-        WEFT_TRY(write_rope_object("rope_scaling", theta, config, type, arena, out));
-    return write_rope_parameters(family, theta, local, config, type, arena, out);
-}
-
-static weft_status write_all(const weft_family *family, const weft_config *config, int64_t eod,
-                             const char *dtype, weft_arena *arena, weft_json_out *out)
-{
-    weft_json_open(out, NULL, '{');
-    weft_json_open_flat(out, "architectures", '[');
-    weft_json_text(out, NULL, family->architecture);
-    weft_json_close(out);
-    weft_json_text(out, "model_type", family->model_type);
-    for (size_t i = 0; i < family->num_keys; i++)
-        WEFT_TRY(write_key(&family->keys[i], config, arena, out));
-    if (family->rope_theta)
-        WEFT_TRY(write_rope(family, config, arena, out));
-    if (family->next_layers) {
-        const char *key;
-        WEFT_TRY(first_spelling(family->next_layers, arena, &key));
-        weft_json_number(out, key, (double)config->model.mtp_num_layers);
-    }
-    /* What a class of transformers' has for its published model may lie beyond this vocabulary. */
-    weft_json_raw(out, "bos_token_id", "null");
-    if (eod >= 0)
-        weft_json_number(out, "eos_token_id", (double)eod);
-    else
-        weft_json_raw(out, "eos_token_id", "null");
-    weft_json_raw(out, "pad_token_id", "null");
-    weft_json_text(out, "torch_dtype", dtype);
-    weft_json_close(out);
-    return WEFT_OK;
-}
-
-weft_status weft_config_json_make(const weft_family *family, const weft_config *config, int64_t eod,
-                                  const char *dtype, weft_arena *arena, const char **out)
-{
-    weft_new_text text;
-    WEFT_TRY(weft_new_text_open(&text));
-    weft_json_out json = {.file = text.file};
-    return weft_new_text_close(&text, write_all(family, config, eod, dtype, arena, &json), arena,
-                               out);
 }
 
 weft_status weft_config_json_set_dtype(const weft_config_json *json, const char *dtype,

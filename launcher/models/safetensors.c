@@ -471,8 +471,12 @@ static weft_status take_total(index_file *index, weft_json_span metadata)
            weft_json_next(metadata, &cursor, &key, &value)) {
         if (!is_key(key, "total_size"))
             continue;
-        index->has_total = true; /* some writers give a number with ".0" */
-        index->total = (uint64_t)strtod(value.start, NULL);
+        const double total = strtod(value.start, NULL); /* some writers give a number with ".0" */
+        if (weft_json_kind_of(value) != WEFT_JSON_NUMBER || !(total >= 0 && total < 0x1p63))
+            return WEFT_ERROR(WEFT_FILE, "%s: total_size is %.*s, not a number of bytes",
+                              index->path, shown(value), value.start);
+        index->has_total = true;
+        index->total = (uint64_t)total;
     }
     return WEFT_OK;
 }

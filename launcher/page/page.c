@@ -127,6 +127,7 @@ static weft_status page_ranked(const weft_page *page, weft_report *report)
         return WEFT_OK;
     weft_page_begin(report->out, "meshes",
                     s->num_plans > 0 ? "Meshes, fastest first"
+                    : s->is_stopped  ? "No mesh is priced"
                                      : "No mesh fits; what comes nearest");
     WEFT_TRY(weft_search_report(report, s, NULL));
     if (s->num_plans > 0)
@@ -431,7 +432,9 @@ static void answer_plan(const weft_page *page, FILE *out)
 static void answer_search(const weft_page *page, FILE *out)
 {
     if (page->search)
-        fputs("<p class=\"answer\"><strong class=\"bad\">No mesh fits.</strong></p>\n", out);
+        fprintf(out, "<p class=\"answer\"><strong class=\"bad\">%s</strong></p>\n",
+                page->search->is_stopped ? "The search was stopped before a mesh was priced."
+                                         : "No mesh fits.");
 }
 
 /* --- where time goes ------------------------------------------------------------------------ */

@@ -367,19 +367,40 @@ static void drop_schedule(weft_schedule_options *s)
     s->overlap_moe_expert_parallel_comm = false;
 }
 
+/* `name`: of section "model". */
+static weft_status refuse_layer(const weft_config *c, const char *name, int layer,
+                                weft_arena *arena)
+{
+    weft_model_options model = c->model;
+    const weft_option_section section = {"model", weft_model_rows, weft_num_model_rows, &model, ""};
+    char key[WEFT_ERROR_KEY_BYTES];
+    const char *value = "";
+    snprintf(key, sizeof key, "model.%s", name);
+    for (size_t i = 0; i < weft_num_model_rows; i++)
+        if (strcmp(weft_model_rows[i].key, name) == 0)
+            WEFT_TRY(weft_option_text(&section, &weft_model_rows[i], arena, &value));
+    return WEFT_KEY_ERROR(key,
+                          "%.40s describes another layer %d than model.family %s has; family null "
+                          "would leave all layers to the keys",
+                          value, layer, c->model.family);
+}
+
 /* A family of Weft's makes what the keys describe; a program's own may have layers of its own. */
-static weft_status check_family(const weft_config *c)
+static weft_status check_family(const weft_config *c, weft_arena *arena)
 {
     const weft_model_function build = weft_config_build(c);
-    int other;
+    weft_other_layer other;
     if (!c->model.family || !build || weft_config_has_own_model(c))
         return WEFT_OK;
     WEFT_TRY(weft_model_find_other(&c->model, c->own, build, &other));
-    return other < 0 ? WEFT_OK
-                     : WEFT_KEY_ERROR("model.family",
-                                      "%s has another layer %d than the other keys of section "
-                                      "model describe; null leaves all layers to them",
-                                      c->model.family, other);
+    if (other.index >= 0 && other.key)
+        return refuse_layer(c, other.key, other.index, arena);
+    return other.index < 0
+               ? WEFT_OK
+               : WEFT_KEY_ERROR("model.family",
+                                "%s has another layer %d than the other keys of "
+                                "section model describe; null leaves all layers to them",
+                                c->model.family, other.index);
 }
 
 static weft_status resolve(weft_config *c, const weft_config_source *source, const char *text,
@@ -418,7 +439,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
     WEFT_TRY(weft_data_make_absolute(&c->data, arena));
     WEFT_TRY(find_load(source, arena, &c->checkpoint.load));
     WEFT_TRY(weft_model_options_resolve(&c->model));
-    WEFT_TRY(check_family(c));
+    WEFT_TRY(check_family(c, arena));
     return check_train(c, source->no_data, arena);
 }
 
@@ -450,13 +471,11 @@ static weft_status find_family(const weft_config *c, const weft_family **out)
     if (near)
         return WEFT_KEY_ERROR("model.family", "no family %s is known; did you mean %s?",
                               c->model.family, near);
-    char list[512] = "";
-    for (size_t i = 0, used = 0; i < count && used < sizeof list; i++)
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+    char all[WEFT_FAMILIES_TEXT_BYTES];
     return WEFT_KEY_ERROR("model.family",
                           "no family %s is known here: a program's own is known to that program, "
                           "and these to all: %s",
-                          c->model.family, list);
+                          c->model.family, weft_families_text(c->application, false, all));
 }
 
 typedef struct filling {
@@ -476,6 +495,18 @@ static weft_status refuse_other(void *context, const char *section, const weft_k
                ? WEFT_OK
                : WEFT_KEY_ERROR(key, "%s, and every model of model.family %s has %s", is,
                                 f->family->model_type, always);
+}
+
+/* A family with a key for how many experts there are has no dense models. */
+static weft_status check_experts(const weft_config *c, const weft_family *family)
+{
+    for (size_t i = 0; i < family->num_keys && c->model.num_experts == 0; i++)
+        if (family->keys[i].weft && strcmp(family->keys[i].weft, "num_experts") == 0)
+            return WEFT_KEY_ERROR("model.num_experts",
+                                  "0, and every model of model.family %s has experts: set how many "
+                                  "a layer has",
+                                  family->model_type);
+    return WEFT_OK;
 }
 
 /* What the model's family always has; the config's own word may not be another. `config`: the
@@ -503,7 +534,7 @@ static weft_status fill_family(weft_config *config, const weft_config_source *so
                                 arena));
     WEFT_TRY(weft_options_compare(sections[0], sections[1], count, refuse_other, &f));
     *config = filled;
-    return WEFT_OK;
+    return check_experts(config, f.family);
 }
 
 static weft_status load(const weft_config_source *source, weft_arena *arena, weft_config *out)

@@ -1,5 +1,6 @@
 #include "launcher/planning/families.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define ADDRESS(name) &weft_family_##name,
@@ -23,4 +24,18 @@ const weft_family *weft_family_named(const weft_application *application, const 
             return family;
         }
     return NULL;
+}
+
+const char *weft_families_text(const weft_application *application, bool architectures,
+                               char out[WEFT_FAMILIES_TEXT_BYTES])
+{
+    const weft_family *family;
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; (family = weft_family_at(application, i)) && used < WEFT_FAMILIES_TEXT_BYTES;
+         i++)
+        used +=
+            (size_t)snprintf(out + used, WEFT_FAMILIES_TEXT_BYTES - used, "%s%s", i > 0 ? ", " : "",
+                             architectures ? family->architecture : family->model_type);
+    return out;
 }

@@ -33,4 +33,9 @@ const weft_family *weft_family_at(const weft_application *application, size_t in
 const weft_family *weft_family_named(const weft_application *application, const char *model_type,
                                      bool *out_own);
 
+enum { WEFT_FAMILIES_TEXT_BYTES = 512 };
+/* Their model_types, or their architectures, as "a, b, c". */
+const char *weft_families_text(const weft_application *application, bool architectures,
+                               char out[WEFT_FAMILIES_TEXT_BYTES]);
+
 #endif

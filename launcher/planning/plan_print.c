@@ -326,11 +326,14 @@ static void print_published(const weft_plan *plan, const weft_cluster *cluster, 
                 best->experts ? "MoE" : "dense", best->device, 100 * best->share, best->where);
 }
 
-/* Whether less than a twentieth of the fullest device's memory is left. */
+bool weft_plan_is_tight(uint64_t memory_bytes, uint64_t limit_bytes)
+{
+    return limit_bytes > 0 && (double)memory_bytes > (1 - LEAST_MARGIN) * (double)limit_bytes;
+}
+
 static bool is_tight(const weft_plan *plan)
 {
-    return plan->memory_limit_bytes > 0 &&
-           (double)plan->memory_bytes > (1 - LEAST_MARGIN) * (double)plan->memory_limit_bytes;
+    return weft_plan_is_tight(plan->memory_bytes, plan->memory_limit_bytes);
 }
 
 static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE *out)

@@ -13,6 +13,8 @@ void weft_plan_report_times(weft_report *report, const double us[WEFT_NUM_TIMES]
 void weft_against_report(weft_report *report, const weft_against *against);
 /* "tp 2, pp 4, dp 1, schedule zbv, 2 virtual stages a rank". */
 const char *weft_plan_mesh_text(const weft_plan *plan, char *out, size_t capacity);
+/* Whether less than a twentieth of the fullest device's memory is left. */
+bool weft_plan_is_tight(uint64_t memory_bytes, uint64_t limit_bytes);
 /* "stage 2 needs 1.2 GB more than the 80 GB ...", for a plan that does not fit. */
 const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capacity);
 

@@ -17,11 +17,40 @@ static bool runs_out(const weft_expand_step *step)
     return (double)step->config.train.global_batch_size != step->wanted_batch;
 }
 
+/* Why the step has fewer tokens a second than the one before, in a word and as a clause; text NULL:
+ * it has not. */
+typedef struct slower {
+    const char *text, *clause;
+} slower;
+
+#define GROWS ", and attention's work a token grows with the context"
+
+static slower find_slower(const weft_expand *e, int i)
+{
+    const weft_expand_step *step = &e->steps[i], *before = &e->steps[i > 0 ? i - 1 : 0];
+    if (step->tokens_per_s >= before->tokens_per_s)
+        return (slower){NULL, ""};
+    if (step->cluster != before->cluster)
+        return (slower){"cluster", "it is on another cluster"};
+    if (step->config.model.seq_length == before->config.model.seq_length)
+        return (slower){weft_limit_text(step->limits), "which takes most of the step"};
+    if (step->fewer.short_by_bytes > 0)
+        return (slower){"memory", "no smaller mesh has the memory" GROWS};
+    if (step->fewer.reason)
+        return (slower){"mesh", "no smaller mesh is legal" GROWS};
+    return (slower){"attention", "attention's work a token grows with the context"};
+}
+
 /* What a row cannot say. */
 static void report_notes(weft_report *r, const weft_expand *e, int i)
 {
     const weft_expand_step *step = &e->steps[i];
     const weft_train_options *train = &step->config.train;
+    const slower why = find_slower(e, i);
+    if (why.text)
+        weft_report_line(r, "step %d: %.3g of the tokens/s of step %d (%s): %s", i,
+                         step->tokens_per_s / e->steps[i - 1].tokens_per_s, i - 1, why.text,
+                         why.clause);
     if (step->fewer.reason)
         weft_report_line(r, "step %d: not %s on %s: %s", i, step->fewer.mesh,
                          weft_count_text(step->fewer.num_nodes, "node").text, step->fewer.reason);
@@ -124,6 +153,7 @@ static void report_step(weft_report *r, const weft_expand *e, int i)
     weft_report_row(r, NULL, "memory", WEFT_UNIT_BYTES, step->memory_bytes);
     weft_report_row(r, NULL, "takes", WEFT_UNIT_SECONDS, step->step_us / 1e6);
     weft_report_row(r, NULL, "tokens/s", WEFT_UNIT_COUNT, step->tokens_per_s);
+    weft_report_text(r, "slower_for", "slower for", find_slower(e, i).text);
     weft_report_row(r, NULL, "cost/1e9", WEFT_UNIT_NONE, step->costs.billion_tokens);
     weft_report_row(r, "global_batch_size", "batch", WEFT_UNIT_COUNT, train->global_batch_size);
     weft_report_row(r, "micro_batch_size", "micro-batch", WEFT_UNIT_COUNT, train->micro_batch_size);

@@ -143,6 +143,22 @@ static void report_costs(weft_report *r, const weft_found *f)
     weft_report_close(r);
 }
 
+static bool is_tight(const weft_found *f)
+{
+    return weft_plan_is_tight(f->memory_bytes, f->memory_limit_bytes);
+}
+
+static void report_memory(weft_report *r, const weft_found *f)
+{
+    weft_report_cell(r, "memory", "%s%s", weft_bytes_text((double)f->memory_bytes).text,
+                     is_tight(f) ? ", tight" : "");
+}
+
+static void explain_tight(weft_report *r)
+{
+    weft_report_line(r, "tight: it fits with no margin; libraries may take the rest");
+}
+
 static weft_status report_plan(weft_report *r, const weft_found *f, int place,
                                const weft_config *from)
 {
@@ -159,8 +175,10 @@ static weft_status report_plan(weft_report *r, const weft_found *f, int place,
     weft_report_row(r, "tokens_per_s", "tokens/s", WEFT_UNIT_COUNT, f->tokens_per_s);
     weft_report_row(r, "model_flops_utilization", "MFU", WEFT_UNIT_SHARE,
                     f->model_flops_utilization);
-    weft_report_row(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, f->memory_bytes);
+    report_memory(r, f);
+    weft_report_value(r, "memory_bytes", f->memory_bytes);
     weft_report_value(r, "memory_limit_bytes", f->memory_limit_bytes);
+    weft_report_bool(r, "tight", is_tight(f));
     weft_report_text(r, "limits", "most of it", weft_limit_text((int)f->limits));
     WEFT_TRY(report_mesh(r, f->mesh, &f->candidate, &f->settled, from));
     if (f->settled.model.num_experts > 0 && experts != WEFT_TIER_AUTO)
@@ -190,6 +208,14 @@ static weft_status report_miss(weft_report *r, const weft_missed *m, const weft_
     return report_mesh(r, m->mesh, &m->candidate, &m->config, from);
 }
 
+/* For people the one line that says how far it came. */
+static void report_nothing(weft_report *r, const weft_search_result *result)
+{
+    weft_report_line(r, "Stopped before a plan was priced: %s looked at, %zu left.",
+                     weft_count_text((long long)result->counts.considered, "candidate").text,
+                     result->num_open);
+}
+
 static void report_counts(weft_report *r, const weft_search_result *result)
 {
     const weft_search_counts *c = &result->counts;
@@ -198,13 +224,16 @@ static void report_counts(weft_report *r, const weft_search_result *result)
         size_t count;
     } counts[] = {{"considered", c->considered}, {"illegal", c->illegal}, {"memory", c->memory},
                   {"bound", c->bound},           {"same", c->repeated},   {"priced", c->priced}};
-    if (result->is_stopped)
+    if (result->is_stopped && result->num_plans == 0)
+        report_nothing(r, result);
+    else if (result->is_stopped)
         weft_report_line(r, "Stopped before its end: the best so far. %s may be faster.",
                          weft_count_text((long long)result->num_open, "candidate").text);
-    weft_report_line(r,
-                     "%zu candidates: %zu refused by a rule, %zu do not fit, %zu cannot be "
-                     "faster, %zu the same as another, %zu priced",
-                     c->considered, c->illegal, c->memory, c->bound, c->repeated, c->priced);
+    if (!result->is_stopped || result->num_plans > 0)
+        weft_report_line(r,
+                         "%zu candidates: %zu refused by a rule, %zu do not fit, %zu cannot be "
+                         "faster, %zu the same as another, %zu priced",
+                         c->considered, c->illegal, c->memory, c->bound, c->repeated, c->priced);
     weft_report_open(r, WEFT_REPORT_OBJECT, "counts");
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         weft_report_value(r, counts[i].key, counts[i].count);
@@ -214,7 +243,7 @@ static void report_counts(weft_report *r, const weft_search_result *result)
 static weft_status report_result(weft_report *r, const weft_search_result *result,
                                  const weft_config *from)
 {
-    bool is_free = false;
+    bool is_free = false, has_tight = false;
     weft_report_value(r, "num_nodes", result->num_devices / result->cluster->ranks_per_node);
     weft_report_value(r, "num_devices", result->num_devices);
     weft_report_value(r, "num_devices_used", result->world);
@@ -228,12 +257,15 @@ static weft_status report_result(weft_report *r, const weft_search_result *resul
     for (int i = 0; i < result->num_plans; i++) {
         WEFT_TRY(report_plan(r, &result->plans[i], i + 1, from));
         is_free |= result->plans[i].file_is_free;
+        has_tight |= is_tight(&result->plans[i]);
     }
     weft_report_close(r);
     weft_report_open(r, WEFT_REPORT_TABLE, "rejected");
     for (int i = 0; i < result->num_misses; i++)
         WEFT_TRY(report_miss(r, &result->misses[i], from));
     weft_report_close(r);
+    if (has_tight)
+        explain_tight(r);
     if (is_free)
         weft_report_line(r, "experts in a file: reads and writes take no time here: "
                             "storage.read or storage.write is not known");
@@ -264,6 +296,8 @@ static weft_status report_scale(weft_report *r, const weft_search_result *result
     weft_report_row(r, NULL, "tokens/s", WEFT_UNIT_COUNT, rate);
     weft_report_row(r, NULL, "a device", WEFT_UNIT_COUNT, rate / result->world);
     if (best)
+        report_memory(r, best);
+    if (best)
         return report_mesh(r, best->mesh, &best->candidate, &best->settled, NULL);
     weft_report_cell(r, "mesh", "%s", result->is_stopped ? "stopped" : "nothing fits");
     return WEFT_OK;
@@ -272,6 +306,7 @@ static weft_status report_scale(weft_report *r, const weft_search_result *result
 weft_status weft_search_report_scaling(weft_report *r, const weft_search_result *results, int count,
                                        const weft_config *config)
 {
+    bool has_tight = false;
     weft_report_open(r, WEFT_REPORT_GROUP, "scaling");
     for (int i = 0; i < count && r->form == WEFT_REPORT_JSON; i++) {
         weft_report_record(r);
@@ -282,6 +317,10 @@ weft_status weft_search_report_scaling(weft_report *r, const weft_search_result 
     for (int i = 0; i < count && r->form != WEFT_REPORT_JSON; i++)
         WEFT_TRY(report_scale(r, &results[i]));
     weft_report_close(r);
+    for (int i = 0; i < count; i++)
+        has_tight |= results[i].num_plans > 0 && is_tight(results[i].plans);
+    if (has_tight)
+        explain_tight(r);
     for (int i = 0; i < count; i++) {
         const weft_search_result *result = &results[i];
         if (result->is_stopped)

@@ -361,13 +361,77 @@ static weft_status refuse_folder(const char *path)
                       access(of_run, F_OK) == 0 ? "/source/tokenizer.json" : "/tokenizer.json");
 }
 
+/* Whether it is the config.json of a model, or a config of Weft's. */
+static bool is_config(const char *path, const char *text)
+{
+    static const char *const names[] = {"architectures", "model_type", "train", "parallel"};
+    weft_json_place whole;
+    bool is = false;
+    if (weft_json_whole(path, text, &whole) != WEFT_OK) {
+        weft_error_clear();
+        return false;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const weft_json_place member = weft_json_member(&whole, names[i]);
+        is = is || member.value.start;
+    }
+    const weft_json_place model = weft_json_member(&whole, "model"),
+                          layers = weft_json_member(&model, "num_layers");
+    return is || layers.value.start;
+}
+
+/* `status`, with which a file was refused as a tokenizer.json; of a model's config what it is, and
+ * where the tokenizer may be. */
+static weft_status refuse_config(const char *path, weft_status status)
+{
+    weft_arena arena = {0};
+    weft_error first;
+    const char *copy = NULL, *beside = "";
+    char *text;
+    weft_error_take(&first);
+    weft_status read = weft_file_read_text(path, &arena, &text, NULL);
+    const bool is = read == WEFT_OK && is_config(path, text);
+    if (is)
+        read = weft_arena_strdup(&arena, path, &copy);
+    if (is && read == WEFT_OK)
+        read = weft_arena_printf(&arena, &beside, "%s/tokenizer.json", dirname((char *)copy));
+    weft_error_clear();
+    if (is && read == WEFT_OK)
+        status =
+            WEFT_ERROR(WEFT_CONFIG, "%s: a model's config, where a tokenizer.json belongs: %s%s",
+                       path, access(beside, F_OK) == 0 ? "" : "there is no ", beside);
+    else
+        weft_error_put(&first);
+    weft_arena_release(&arena);
+    return status;
+}
+
+/* eod: --eod-token; NULL: none. */
+static weft_status create_json(const weft_tokenizer_info *info, const char *eod,
+                               weft_tokenizer **out)
+{
+    const char *file = info->vocab_file;
+    weft_tokenizer *t;
+    WEFT_TRY(refuse_folder(file));
+    weft_status status = create(info, &t);
+    if (status == WEFT_FILE || status == WEFT_CONFIG)
+        return refuse_config(file, status);
+    WEFT_TRY(status);
+    status = find_eod(t, file, eod);
+    if (status != WEFT_OK) {
+        weft_tokenizer_destroy(t);
+        return status;
+    }
+    *out = t;
+    return WEFT_OK;
+}
+
 weft_status weft_tokenizer_create(const weft_tokenizer_source *source, weft_tokenizer **out)
 {
     const char *name = source->name ? source->name : kind_names[WEFT_TOKENIZER_BYTES];
     weft_tokenizer_info info = {.kind = WEFT_TOKENIZER_JSON,
                                 .special_tokens = !source->no_special_tokens,
                                 .vocab_file = name};
-    weft_tokenizer *t;
     for (int i = 0; i < WEFT_TOKENIZER_JSON; i++)
         if (strcmp(name, kind_names[i]) == 0)
             info = (weft_tokenizer_info){
@@ -385,17 +449,8 @@ weft_status weft_tokenizer_create(const weft_tokenizer_source *source, weft_toke
     if (info.kind != WEFT_TOKENIZER_JSON && (source->eod || source->no_special_tokens))
         return WEFT_ERROR(WEFT_CONFIG, "%s is for a tokenizer.json alone",
                           source->eod ? "--eod-token" : "--no-special-tokens");
-    if (info.kind == WEFT_TOKENIZER_JSON)
-        WEFT_TRY(refuse_folder(name));
-    WEFT_TRY(create(&info, &t));
-    const weft_status status =
-        info.kind == WEFT_TOKENIZER_JSON ? find_eod(t, name, source->eod) : WEFT_OK;
-    if (status != WEFT_OK) {
-        weft_tokenizer_destroy(t);
-        return status;
-    }
-    *out = t;
-    return WEFT_OK;
+    return info.kind == WEFT_TOKENIZER_JSON ? create_json(&info, source->eod, out)
+                                            : create(&info, out);
 }
 
 bool weft_tokenizer_is_unknown(weft_status status)

@@ -937,14 +937,14 @@ static void remember(remembered *m, weft_layer_function make, const weft_model_o
 static bool is_described(const weft_model_options *options, const void *own_options,
                          weft_model_function build)
 {
-    int other = 0;
+    weft_other_layer other = {0};
     if (!build || build == weft_model_build_gpt)
         return true;
     if (!options->family)
         return false;
     if (weft_model_find_other(options, own_options, build, &other) != WEFT_OK)
         weft_error_clear();
-    return other < 0;
+    return other.index < 0;
 }
 
 weft_status weft_rehearse_model(const weft_model_options *options, const void *own_options,

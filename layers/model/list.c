@@ -257,22 +257,56 @@ static bool are_same_heads(const weft_layer *a, const weft_layer *b)
     return true;
 }
 
-static int find_other(const weft_model_tree *is, const weft_model_tree *described)
+/* Of what attention_of changes. a: not the same as b. */
+static const char *key_of_attention(const weft_layer *a, const weft_layer *b)
+{
+    const weft_model_options *x = &((const weft_layer_common *)a)->options,
+                             *y = &((const weft_layer_common *)b)->options;
+    if (a->ops != b->ops)
+        return NULL;
+    if (x->position_embedding_type != y->position_embedding_type)
+        return "no_rope_freq";
+    if (x->rotary_base != y->rotary_base || x->rotary_scaling_type != y->rotary_scaling_type)
+        return "rotary_base_local";
+    return x->window_size != y->window_size || x->attention_chunk_size != y->attention_chunk_size
+               ? "window_attn_skip_freq"
+               : NULL;
+}
+
+/* The key that describes block b, which the model function makes as a; NULL: more than one. */
+static const char *key_of_block(const weft_layer *a, const weft_layer *b)
+{
+    const weft_block *x = (const weft_block *)a, *y = (const weft_block *)b;
+    if (!are_same(a, b))
+        return NULL;
+    if (!are_same(x->attention, y->attention))
+        return key_of_attention(x->attention, y->attention);
+    if (x->mlp->ops == y->mlp->ops)
+        return NULL;
+    return y->common.options.num_experts > 0 && strcmp(weft_layer_kind(y->mlp), "mlp") == 0
+               ? "moe_layer_freq"
+               : "num_experts";
+}
+
+static weft_other_layer find_other(const weft_model_tree *is, const weft_model_tree *described)
 {
     const int last = described->num_layers - 1;
+    if (is->num_layers != described->num_layers)
+        return (weft_other_layer){is->num_layers <= last ? is->num_layers : last + 1, "num_layers"};
     for (int i = 0; i <= last; i++) {
-        const weft_layer *a = i < is->num_layers ? is->layers[i] : NULL, *b = described->layers[i];
-        const bool same = i == 0      ? are_same(a, b)
-                          : i == last ? are_same_heads(a, b)
-                                      : are_same_blocks(a, b);
-        if (!same)
-            return i;
+        const weft_layer *a = is->layers[i], *b = described->layers[i];
+        if (i == 0 && !are_same(a, b))
+            return (weft_other_layer){i, NULL};
+        if (i == last && !are_same_heads(a, b))
+            return (weft_other_layer){i, are_same(a, b) ? "mtp_num_layers" : NULL};
+        if (i > 0 && i < last && !are_same_blocks(a, b))
+            return (weft_other_layer){i, key_of_block(a, b)};
     }
-    return is->num_layers > last + 1 ? last + 1 : -1;
+    return (weft_other_layer){-1, NULL};
 }
 
 weft_status weft_model_find_other(const weft_model_options *options, const void *own_options,
-                                  weft_model_function build, int *out)
+                                  weft_model_function build, weft_other_layer *out)
 {
     weft_model *models = calloc(2, sizeof *models);
     if (!models)

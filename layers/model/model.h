@@ -43,10 +43,15 @@ weft_status weft_model_check_moe(const weft_model_options *options,
                                  const weft_schedule_options *schedule,
                                  const weft_mesh *mesh) WEFT_CHECKED;
 
-/* The first layer that the model function makes otherwise than weft_model_build_gpt does; -1: none.
- * Layers are the same that have the same options. options: resolved. Errors: the function's. */
+/* A layer that a model function makes otherwise than weft_model_build_gpt does. */
+typedef struct weft_other_layer {
+    int index;       /* -1: there is none */
+    const char *key; /* of section "model", which describes it; NULL: more than one does */
+} weft_other_layer;
+/* The first such layer. Layers are the same that have the same options. options: resolved. Errors:
+ * the function's. */
 weft_status weft_model_find_other(const weft_model_options *options, const void *own_options,
-                                  weft_model_function build, int *out) WEFT_CHECKED;
+                                  weft_model_function build, weft_other_layer *out) WEFT_CHECKED;
 
 /* The metrics that layers of all stages declared by weft_build_metric, in order. */
 enum { WEFT_MAX_METRICS = 32 };

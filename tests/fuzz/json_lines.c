@@ -1,8 +1,10 @@
 /* What weft prepare reads. The first byte says which: 'j' a key and a line of JSON, apart by a NUL;
- * 'f' a file, plain, gzip or zstd by its first bytes. What is taken from a line cJSON takes, too;
- * the lines of a plain file are its bytes. */
+ * 'm' a key and a line with messages, for --chat chatml, 'l' for llama3; 'f' a file, plain, gzip or
+ * zstd by its first bytes. What is taken from a line cJSON takes, too; of messages each token says
+ * whether it bears a loss; the lines of a plain file are its bytes. */
 #include <cjson/cJSON.h>
 
+#include "launcher/text/chat.h"
 #include "launcher/text/input.h"
 #include "launcher/text/json_lines.h"
 #include "tests/fuzz/fuzz.h"
@@ -31,6 +33,50 @@ static void read_line(const char *key, const char *line, size_t bytes)
                    text.bytes);
         cJSON_Delete(json);
     }
+    weft_arena_release(&arena);
+}
+
+/* Bytes that have tokens of their own, and both forms' marks. */
+static const char tokenizer_text[] =
+    "{\"version\": \"1.0\", \"added_tokens\": ["
+    "{\"id\": 8, \"content\": \"<|im_start|>\", \"special\": true},"
+    "{\"id\": 9, \"content\": \"<|im_end|>\", \"special\": true},"
+    "{\"id\": 10, \"content\": \"<|begin_of_text|>\", \"special\": true},"
+    "{\"id\": 11, \"content\": \"<|start_header_id|>\", \"special\": true},"
+    "{\"id\": 12, \"content\": \"<|end_header_id|>\", \"special\": true},"
+    "{\"id\": 13, \"content\": \"<|eot_id|>\", \"special\": true},"
+    "{\"id\": 14, \"content\": \"</s>\", \"special\": true}],"
+    "\"decoder\": {\"type\": \"Fuse\"}, "
+    "\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0, \"a\": 1, \"s\": 2,"
+    "\"as\": 3, \"\\n\": 4, \"\\n\\n\": 5, \"\\na\": 6, \" \": 7},"
+    "\"merges\": [[\"a\", \"s\"], [\"\\n\", \"\\n\"], [\"\\n\", \"a\"]]}}";
+
+static void encode_chat(const char *form, const char *key, const char *line, size_t bytes)
+{
+    weft_arena arena = {0};
+    weft_tokenizer *tokenizer;
+    weft_encoder *encoder;
+    weft_chat chat;
+    weft_tokens tokens = {0}, bears = {0};
+    size_t num_halves = 0;
+    const weft_tokenizer_source source = {.name = fuzz_path("t.json")};
+    fuzz_write(source.name, tokenizer_text, sizeof tokenizer_text - 1);
+    FUZZ_OK(weft_tokenizer_create(&source, &tokenizer));
+    FUZZ_OK(weft_encoder_create(tokenizer, &encoder));
+    FUZZ_OK(weft_chat_open(form, tokenizer, &chat));
+    const weft_status status =
+        weft_chat_encode(&chat, encoder, line, bytes, key, &arena, &tokens, &bears, &num_halves);
+    if (status != WEFT_OK)
+        fuzz_refused(status);
+    else
+        FUZZ_CHECK(tokens.count == bears.count, "%zu tokens, %zu that may bear a loss",
+                   tokens.count, bears.count);
+    for (size_t i = 0; status == WEFT_OK && i < bears.count; i++)
+        FUZZ_CHECK(bears.ids[i] == 0 || bears.ids[i] == 1, "token %zu: %d", i, bears.ids[i]);
+    weft_tokens_release(&tokens);
+    weft_tokens_release(&bears);
+    weft_encoder_destroy(encoder);
+    weft_tokenizer_destroy(tokenizer);
     weft_arena_release(&arena);
 }
 
@@ -70,7 +116,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     fuzz_cut(data + 1, size - 1, 2, &parts);
-    read_line(parts.at[0], parts.at[1], parts.bytes[1]);
+    if (data[0] == 'm' || data[0] == 'l')
+        encode_chat(data[0] == 'm' ? "chatml" : "llama3", parts.at[0], parts.at[1], parts.bytes[1]);
+    else
+        read_line(parts.at[0], parts.at[1], parts.bytes[1]);
     fuzz_release(&parts);
     return 0;
 }

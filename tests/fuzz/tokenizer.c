@@ -1,7 +1,8 @@
 /* A tokenizer's files. The first byte says which: 'f' encoder.json, vocab.bpe and a text to encode;
  * 'm' the same of merges alone, a vocabulary that fits them made here; 'j' a tokenizer.json and a
- * text; 'p' the description that weft prepare writes. Parts end with a NUL. What is encoded by the
- * first two comes back when it is decoded; by the third it has ids of the vocabulary. */
+ * text; 'c' a tokenizer.json, the tokenizer_config.json beside it and --eod-token ("": none); 'p'
+ * the description that weft prepare writes. Parts end with a NUL. What is encoded by the first two
+ * comes back when it is decoded; by the third it has ids of the vocabulary. */
 #include "launcher/text/rules.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/text/tokenizer_json.h"
@@ -105,6 +106,25 @@ static char *vocabulary_of(const char *merges)
     return text;
 }
 
+/* The end of a document is one of the tokenizer's tokens. */
+static void find_end(const fuzz_parts *parts)
+{
+    weft_tokenizer *tokenizer;
+    const weft_tokenizer_source source = {.name = fuzz_path("t.json"),
+                                          .eod = parts->bytes[2] > 0 ? parts->at[2] : NULL};
+    fuzz_write(source.name, parts->at[0], parts->bytes[0]);
+    fuzz_write(fuzz_path("tokenizer_config.json"), parts->at[1], parts->bytes[1]);
+    const weft_status status = weft_tokenizer_create(&source, &tokenizer);
+    if (status != WEFT_OK) {
+        fuzz_refused(status);
+        return;
+    }
+    const weft_tokenizer_info *info = weft_tokenizer_get_info(tokenizer);
+    FUZZ_CHECK(info->eod >= 0 && info->eod < info->vocab_size, "eod %lld of %lld",
+               (long long)info->eod, (long long)info->vocab_size);
+    weft_tokenizer_destroy(tokenizer);
+}
+
 static void read_description(const char *text, size_t bytes)
 {
     weft_arena arena = {0};
@@ -128,9 +148,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_parts parts;
     if (size == 0)
         return 0;
-    fuzz_cut(data + 1, size - 1, data[0] == 'p' ? 1 : data[0] == 'f' ? 3 : 2, &parts);
+    const bool has_three = data[0] == 'f' || data[0] == 'c';
+    fuzz_cut(data + 1, size - 1, data[0] == 'p' ? 1 : has_three ? 3 : 2, &parts);
     if (data[0] == 'p') {
         read_description(parts.at[0], parts.bytes[0]);
+    } else if (data[0] == 'c') {
+        find_end(&parts);
     } else if (data[0] == 'j') {
         load_json(parts.at[0], parts.at[1], parts.bytes[1]);
     } else if (data[0] == 'm') {

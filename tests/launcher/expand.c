@@ -101,6 +101,20 @@ static void check_row(const cJSON *step, const cJSON *before)
     }
 }
 
+/* A row with fewer tokens a second than the one above says why. */
+static void check_slower(const cJSON *step)
+{
+    const cJSON *why = cJSON_GetObjectItem(step, "slower_for"),
+                *fewer = cJSON_GetObjectItem(step, "why_not_fewer");
+    const double now = number_of(cJSON_GetObjectItem(step, "after"), "tokens_per_s"),
+                 was = number_of(cJSON_GetObjectItem(step, "before"), "tokens_per_s");
+    EXPECT(cJSON_IsString(why) == (now < was), "%g tokens/s after %g: %s", now, was,
+           cJSON_IsString(why) ? why->valuestring : "-");
+    if (cJSON_IsString(why))
+        EXPECT(strcmp(why->valuestring, cJSON_IsNull(fewer) ? "attention" : "memory") == 0,
+               "%g tokens/s after %g: %s", now, was, why->valuestring);
+}
+
 /* The price of a row is that of the plan with its mesh. */
 static void check_price(const cJSON *step)
 {
@@ -146,6 +160,7 @@ static void check_contexts(void)
         kinds[rank]++;
         check_row(step, i > 0 ? step_of(json, i - 1) : NULL);
         check_price(step);
+        check_slower(step);
     }
     EXPECT(kinds[0] > 0 && kinds[1] > 1 && kinds[2] > 1, "%d data, %d horizontal, %d vertical",
            kinds[0], kinds[1], kinds[2]);

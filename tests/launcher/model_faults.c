@@ -99,6 +99,14 @@ static const change changes[] = {
      "num_experts_per_tok is not 2 topk_group"},
     {"deepseek_v3", "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": 3",
      "first_k_dense_replace is 3 of 3 layers"},
+    {"deepseek_v3", "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": \"1\"",
+     "first_k_dense_replace is \"1\", not a whole number from 0 to 1e+12"},
+    {"deepseek_v3", "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 1e300",
+     "num_hidden_layers is 1e300, not a whole number"},
+    {"deepseek_v3", "\"n_shared_experts\": 1", "\"n_shared_experts\": 0.5",
+     "n_shared_experts is 0.5, not a whole number"},
+    {"deepseek_v3", "\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": -1e300",
+     "num_nextn_predict_layers is -1e300, not a whole number"},
     {"deepseek_v3", "\"norm_topk_prob\"", "\"scoring_func\": \"softmax\", \"norm_topk_prob\"",
      "scoring_func is \"softmax\""},
     {"deepseek_v3", "\"mscale\": 1.0,", "", "mscale_all_dim"},
@@ -599,6 +607,8 @@ static void indices_agree_with_files(void)
     index_refused("\"weight_map\": {", "\"weight_map\": {\n    \"model.norm.weight\": \"a\",",
                   "model.norm.weight stands there twice");
     index_refused("\"total_size\": 22608", "\"total_size\": 22606", "total_size is 22606");
+    index_refused("\"total_size\": 22608", "\"total_size\": -1e300",
+                  "total_size is -1e300, not a number of bytes");
     index_refused("\"weight_map\"", "\"weights\"", "has no weight_map");
     copy_model("llama_bf16", "shards"); /* one file fewer than it says */
     EXPECT(unlink("shards/model-00003" OF) == 0, "unlink");
@@ -783,14 +793,14 @@ static size_t list_parameters(const weft_config *config, weft_model_function bui
 /* Its own function makes the layers and parameters that the keys alone describe. */
 static void check_family(const char *path, weft_config *config, weft_arena *arena)
 {
-    int other = 0;
+    weft_other_layer other = {0};
     weft_listed_parameter *own, *described;
     const weft_model_function build = weft_config_build(config);
     EXPECT(config->model.family && build && build != weft_model_build_gpt, "%s", path);
     if (!build)
         return;
     EXPECT_OK(weft_model_find_other(&config->model, NULL, build, &other));
-    EXPECT(other == -1, "%s: another layer %d", path, other);
+    EXPECT(other.index == -1, "%s: another layer %d", path, other.index);
     const size_t count = list_parameters(config, build, arena, &own);
     EXPECT(count == list_parameters(config, weft_model_build_gpt, arena, &described) && count > 5,
            "%s: %zu parameters", path, count);
@@ -877,13 +887,23 @@ static void families_fill_and_bind_a_config(void)
         {"\"family\": \"olmo2\", \"norm_placement\": \"before\"",
          "model.norm_placement: \"before\", and every model of model.family olmo2 has \"after\""},
         {"\"family\": \"qwen3\", \"num_experts\": 8",
-         "model.family: qwen3 has another layer 1 than the other keys of section model describe"},
+         "c.json:1:31: model.num_experts: 8 describes another layer 1 than model.family qwen3 has; "
+         "family null would leave all layers to the keys"},
+        {"\"family\": \"deepseek_v3\"",
+         "c.json: model.num_experts: 0, and every model of model.family deepseek_v3 has experts: "
+         "set how many a layer has"},
+        {"\"family\": \"mixtral\", \"num_experts\": 0",
+         "c.json:1:33: model.num_experts: 0, and every model of model.family mixtral has experts"},
         {"\"family\": \"mixtral\", \"num_experts\": 8, \"moe_layer_freq\": 2",
-         "model.family: mixtral has another layer 2 than"},
+         "c.json:1:51: model.moe_layer_freq: 2 describes another layer 2 than"},
         {"\"family\": \"qwen3\", \"mtp_num_layers\": 1",
-         "model.family: qwen3 has another layer 13 than"},
+         "model.mtp_num_layers: 1 describes another layer 13 than"},
         {"\"family\": \"llama\", \"no_rope_freq\": 4",
-         "model.family: llama has another layer 4 than"},
+         "model.no_rope_freq: 4 describes another layer 4 than"},
+        {"\"family\": \"qwen3\", \"window_size\": 8, \"window_attn_skip_freq\": 2",
+         "model.window_attn_skip_freq: 2 describes another layer 2 than"},
+        {"\"family\": \"qwen3\", \"window_size\": 8, \"rotary_base_local\": 100",
+         "model.rotary_base_local: 100 describes another layer 1 than"},
     };
     weft_arena arena = {0};
     weft_config config;

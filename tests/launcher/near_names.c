@@ -61,6 +61,9 @@ static const struct {
     {NULL, "lrr", "train.lr"},
     {"train", "lrr", "train.lr"}, /* though it shortens words of others */
     {NULL, "weight_decay_rate", "train.weight_decay"},
+    {NULL, "capacity", "model.moe_expert_capacity_factor"}, /* one word of four */
+    {NULL, "forced", "model.moe_router_forced_load"},
+    {NULL, "force", NULL}, /* of none of them */
     {NULL, "frobnicate", NULL},
     {NULL, "x", NULL},
     {NULL, "", NULL},
@@ -100,6 +103,8 @@ static const struct {
      "--set train.global_batch_size=2 or --set train.rampup_batch_size=2?\n"},
     {{"train", "--reusme"}, "weft train: --reusme: unknown option; did you mean --resume?\n"},
     {{"train", "--frobnicate", "1"}, "weft train: --frobnicate: unknown option; see weft train "},
+    {{"train", "--force"}, "weft train: --force: unknown option; see weft train --help\n"},
+    {{"calibrate", "--force"}, "weft calibrate: --force: unknown option; see weft calibrate "},
     {{"prepare", "--eod"}, "weft prepare: --eod: unknown option; did you mean --eod-token?\n"},
     {{"prepare", "--lr"}, "weft prepare: --lr: unknown option; see weft prepare --help\n"},
     {{"train", "keys.json", "--out", "run"},

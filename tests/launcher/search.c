@@ -10,6 +10,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "launcher/process/stop.h"
 #include "launcher/searching/bound.h"
 #include "launcher/searching/search.h"
 #include "tests/expect.h"
@@ -677,6 +678,71 @@ static void check_stopped(void)
     child_release(&c);
 }
 
+/* Stopped before anything is priced, it says how far it came, and not that nothing fits. The last:
+ * this process stays stopped. */
+static void check_stopped_at_once(void)
+{
+    loaded l = {.source = {.file = "small.json", .no_data = true}};
+    weft_search_result result;
+    weft_report report;
+    char *text = NULL;
+    size_t bytes;
+    EXPECT_OK(weft_plan_load(&l.source, NULL, &l.arena, &l.config));
+    EXPECT_OK(weft_plan_cluster("cluster", "gpus.json", &l.config, &l.arena, &l.cluster));
+    weft_stop_ask();
+    EXPECT_OK(weft_search_run(&l.config, &l.source, l.cluster, &(weft_search_options){.top = 5},
+                              &l.arena, &result));
+    EXPECT(result.is_stopped && result.num_plans == 0, "%d plans", result.num_plans);
+    FILE *out = open_memstream(&text, &bytes);
+    weft_report_begin(&report, WEFT_REPORT_TEXT);
+    EXPECT_OK(weft_report_end(&report, weft_search_report(&report, &result, &l.config), out));
+    fclose(out);
+    EXPECT(strncmp(text, "Stopped before a plan was priced: ", 34) == 0 &&
+               strstr(text, " looked at, ") && strchr(text, '\n') == strrchr(text, '\n'),
+           "%s", text);
+    free(text);
+    weft_arena_release(&l.arena);
+}
+
+/* A plan that leaves less than a twentieth of the memory is marked, as weft plan marks it. */
+static void check_tight(void)
+{
+    cJSON *json;
+    child c;
+    char err[1024], limit[64];
+    run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--json"), &json, err,
+        sizeof err);
+    const cJSON *plan = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0);
+    snprintf(limit, sizeof limit, "device.memory_limit=%.0f",
+             1.001 * number_of(plan, "memory_bytes"));
+    cJSON_Delete(json);
+    const char *const *args =
+        WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--set", limit, "--json");
+    const int code = run(args, &json, err, sizeof err);
+    int num_tight = 0;
+    cJSON_ArrayForEach(plan, cJSON_GetObjectItem(json, "plans"))
+    {
+        const double part = number_of(plan, "memory_bytes") / number_of(plan, "memory_limit_bytes");
+        const bool tight = cJSON_IsTrue(cJSON_GetObjectItem(plan, "tight"));
+        EXPECT(tight == (part > 0.95), "%g of the memory", part);
+        num_tight += tight;
+    }
+    EXPECT(code == 0 && num_tight > 0, "exit %d, %d tight: %s", code, num_tight, err);
+    cJSON_Delete(json);
+    child_run(&c, WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--set", limit),
+              NULL);
+    EXPECT(strstr(c.out, "B, tight  ") && strstr(c.out, "\ntight: it fits with no margin; "), "%s",
+           c.out);
+    child_release(&c);
+    child_run(&c,
+              WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--nodes", "1,2",
+                    "--set", limit),
+              NULL);
+    EXPECT(strstr(c.out, "B, tight  ") && strstr(c.out, "\ntight: it fits with no margin; "), "%s",
+           c.out);
+    child_release(&c);
+}
+
 /* Of more nodes than any mesh has, the most that one has are found at once, not counted down by all
  * divisors. */
 static void check_many_nodes(void)
@@ -877,6 +943,7 @@ int main(int argc, char **argv)
     check_unused();
     check_lacks();
     check_stopped();
+    check_tight();
     check_many_nodes();
     check_micro_batches();
     check_load();
@@ -887,5 +954,6 @@ int main(int argc, char **argv)
     check_away();
     check_v();
     check_problems(count);
+    check_stopped_at_once();
     return child_finish(folder);
 }

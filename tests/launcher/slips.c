@@ -128,6 +128,8 @@ static const slip slips[] = {
      "weft plan: --emit: writes the config of one plan, and --nodes asks for plans on 2 numbers of "
      "nodes: give it one\n",
      NULL},
+    {WORDS("config", "--explain", "model.family"), 0, "docs/config.md#model, docs/models.md\n",
+     "layers.md"},
     {WORDS("launch", "--help"), 0, "for nodes that fail (0)\n", NULL},
     {WORDS("train", "c.json", "--out", "linked", "--resume"), 6,
      "weft train: linked/.lock: a symbolic link, which is not followed: remove it\n", NULL},

@@ -278,6 +278,27 @@ CASE(mistakes_are_one_line)
                    "--jsonl wants the key of the text");
 }
 
+/* A model's folder has its config beside its tokenizer. */
+CASE(a_config_is_no_tokenizer)
+{
+    static const char *const configs[] = {"{\"architectures\": [\"LlamaForCausalLM\"]}",
+                                          "{\"model\": {\"num_layers\": 2}}", "{\"train\": {}}"};
+    static const char says[] = "config.json: a model's config, where a tokenizer.json belongs: ";
+    char config[256], beside[256], line[512];
+    snprintf(config, sizeof config, "%s", temporary_path("config.json"));
+    snprintf(beside, sizeof beside, "%s", temporary_path("tokenizer.json"));
+    for (int i = 0; i < 3; i++) {
+        temporary_write(config, configs[i], strlen(configs[i]));
+        snprintf(line, sizeof line, "%sthere is no %s\n", says, beside);
+        expect_refusal(RUN(text_path, "--out", out_path, "--tokenizer", config), 2, line);
+    }
+    temporary_write(beside, "{}", 2);
+    snprintf(line, sizeof line, "%s%s\n", says, beside);
+    expect_refusal(RUN(text_path, "--out", out_path, "--tokenizer", config), 2, line);
+    assert_int_equal(unlink(beside), 0);
+    assert_int_equal(unlink(config), 0);
+}
+
 /* By content, whatever the file's name; --any-bytes insists. */
 CASE(what_is_no_text_is_refused)
 {

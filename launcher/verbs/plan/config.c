@@ -27,14 +27,16 @@ static const char *const resume_texts[] = {
                             "another model, where parameters have other shapes by it"),
 };
 
-/* The page beside docs/config.md that explains a section. */
-static const char *page_of(const char *section)
+/* The page beside docs/config.md that explains a section, or one key of it. */
+static const char *page_of(const char *section, const char *key)
 {
     static const struct {
         const char *section, *page;
     } pages[] = {{"model", "layers"},   {"parallel", "mesh"},          {"train", "optimizer"},
                  {"data", "data"},      {"checkpoint", "checkpoints"}, {"device", "cuda"},
                  {"offload", "memory"}, {"reliability", "faults"},     {"log", "running"}};
+    if (strcmp(section, "model") == 0 && strcmp(key, "family") == 0)
+        return "models"; /* which lists them */
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
         if (strcmp(pages[i].section, section) == 0)
             return pages[i].page;
@@ -47,7 +49,7 @@ static void report_key(weft_report *r, const weft_option_section *section, const
     const weft_quantity kind = weft_quantity_of(row->unit);
     snprintf(name, sizeof name, "%s.%s", section->name, row->key);
     snprintf(docs, sizeof docs, "docs/config.md#%s, docs/%s.md", section->name,
-             page_of(section->name));
+             page_of(section->name, row->key));
     weft_option_domain(row, "|", domain);
     weft_report_text(r, "key", "key", name);
     weft_report_text(r, "meaning", "meaning", row->help);

@@ -60,7 +60,7 @@ static weft_status run(const weft_check_setup *setup, const weft_config *config,
 int weft_verb_check_layer(int argc, char **argv, const weft_verb_given *given)
 {
     enum { RANKS = 2 };
-    arguments args = {.source.application = given->application};
+    arguments args = {.source = {.application = given->application, .no_data = true}};
     weft_arena arena = {0};
     weft_config config;
     weft_comm *world = NULL;
