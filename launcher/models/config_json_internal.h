@@ -1,4 +1,5 @@
-/* What config_json.c, which reads a config.json, and config_json_make.c, which writes one, share. */
+/* What config_json.c, which reads a config.json, and config_json_make.c, which writes one, share.
+ */
 #ifndef WEFT_LAUNCHER_MODELS_CONFIG_JSON_INTERNAL_H
 #define WEFT_LAUNCHER_MODELS_CONFIG_JSON_INTERNAL_H
 

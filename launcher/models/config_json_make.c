@@ -11,9 +11,9 @@
 #include "layers/model/model.h"
 
 const weft_rope_type weft_rope_types[] = {{"\"default\"", "\"none\"", WEFT_ROPE_DEFAULT},
-                                       {"\"linear\"", "\"linear\"", WEFT_ROPE_LINEAR},
-                                       {"\"llama3\"", "\"llama3\"", WEFT_ROPE_LLAMA3},
-                                       {"\"yarn\"", "\"yarn\"", WEFT_ROPE_YARN}};
+                                          {"\"linear\"", "\"linear\"", WEFT_ROPE_LINEAR},
+                                          {"\"llama3\"", "\"llama3\"", WEFT_ROPE_LLAMA3},
+                                          {"\"yarn\"", "\"yarn\"", WEFT_ROPE_YARN}};
 
 const weft_rope_key weft_rope_keys[] = {
     {"factor", "rotary_scaling_factor", NULL, WEFT_ROPE_LINEAR | WEFT_ROPE_LLAMA3 | WEFT_ROPE_YARN},
@@ -84,7 +84,8 @@ static void write_layer_types(const char *name, const weft_model_options *o, wef
 {
     weft_json_open_flat(out, name, '[');
     for (int64_t i = 0; i < o->num_layers; i++)
-        weft_json_raw(out, NULL, weft_model_is_windowed_layer(o, i) ? weft_sliding_layer : weft_full_layer);
+        weft_json_raw(out, NULL,
+                      weft_model_is_windowed_layer(o, i) ? weft_sliding_layer : weft_full_layer);
     weft_json_close(out);
 }
 
@@ -186,7 +187,8 @@ static weft_status write_rope_members(const weft_config *config, const weft_rope
 }
 
 static weft_status write_rope_object(const char *name, const char *theta, const weft_config *config,
-                                     const weft_rope_type *type, weft_arena *arena, weft_json_out *out)
+                                     const weft_rope_type *type, weft_arena *arena,
+                                     weft_json_out *out)
 {
     weft_json_open(out, name, '{');
     if (theta)
@@ -207,7 +209,8 @@ static weft_status write_rope_parameters(const weft_family *family, const char *
         return write_rope_object("rope_parameters", theta, config, type, arena, out);
     weft_json_open(out, "rope_parameters", '{');
     WEFT_TRY(write_rope_object("full_attention", theta, config, type, arena, out));
-    WEFT_TRY(write_rope_object("sliding_attention", local, config, &weft_rope_types[0], arena, out));
+    WEFT_TRY(
+        write_rope_object("sliding_attention", local, config, &weft_rope_types[0], arena, out));
     weft_json_close(out);
     return WEFT_OK;
 }
@@ -278,4 +281,3 @@ weft_status weft_config_json_make(const weft_family *family, const weft_config *
     return weft_new_text_close(&text, write_all(family, config, eod, dtype, arena, &json), arena,
                                out);
 }
-

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <stdlib.h>
 
+#include "launcher/models/config_json.h"
 #include "launcher/models/models.h"
 #include "launcher/models/work.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -399,6 +400,56 @@ static void check_own_program(const char *source)
     weft_arena_release(&arena);
 }
 
+/* --- a config.json of a model that was not imported --------------------------------------- */
+
+static void without_bounds(weft_model_options *o)
+{
+    o->activation_func_clamp_value = 0;
+    o->moe_router_num_groups = o->moe_router_group_topk = 0;
+    o->window_size = 0;
+    o->rotary_scaling_type = WEFT_ROTARY_UNSCALED;
+}
+
+/* What transformers has in place of a key that is missing is its published model's. */
+static void check_new_config(void)
+{
+    static const struct {
+        const char *model;
+        const char *parts[5];
+    } cases[] = {
+        {"gpt_oss",
+         {"\"swiglu_limit\": 1e30", "\"rope_scaling\": null", "\"sliding_window\": 128",
+          "\"rope_parameters\": {\n    \"rope_theta\": 100.0,\n    \"rope_type\": \"default\"\n  }",
+          "\"pad_token_id\": null"}},
+        {"glm4_moe", {"\"n_group\": 1", "\"topk_group\": 1", "\"eos_token_id\": 7"}},
+        {"olmo3",
+         {"\"full_attention\": {\n      \"rope_theta\": 100.0,\n      \"rope_type\": \"default\"\n "
+          "   }",
+          "\"sliding_attention\": {\n      \"rope_theta\": 100.0,\n      \"rope_type\": "
+          "\"default\"\n    }"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_arena arena = {0};
+        weft_config config;
+        weft_config_json json;
+        const weft_family *family;
+        const char *text = "";
+        char path[600];
+        snprintf(path, sizeof path, "%s/tests/oracle/models/%s/config.json",
+                 getenv("WEFT_SOURCE_DIR"), cases[i].model);
+        EXPECT_OK(weft_config_json_read(path, NULL, &arena, &json));
+        EXPECT_OK(weft_config_json_load(&json, &arena, &config));
+        without_bounds(&config.model);
+        EXPECT_OK(weft_family_find(&config, "step-1", &arena, &family));
+        EXPECT(family == json.family, "%s", family->name);
+        EXPECT_OK(weft_config_json_make(family, &config, 7, "float32", &arena, &text));
+        for (int p = 0; p < 5 && cases[i].parts[p]; p++)
+            EXPECT(strstr(text, cases[i].parts[p]), "%s: no %s in %s", cases[i].model,
+                   cases[i].parts[p], text);
+        weft_arena_release(&arena);
+    }
+}
+
 int main(void)
 {
     char folder[32], source[512];
@@ -425,5 +476,6 @@ int main(void)
     check_round_trip("phi3", source, &application);
     check_computation("phi3", source, &application);
     check_own_program(source);
+    check_new_config();
     return child_finish(folder);
 }
