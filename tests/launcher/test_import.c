@@ -1,4 +1,4 @@
-/* weft calibrate --import: each format, several together, mistakes in them, and damaged ones.
+/* weft calibrate --import: each format, several together, and mistakes in them.
  * An argument names one test. */
 #include <math.h>
 #include <stdlib.h>
@@ -6,7 +6,6 @@
 
 #include "launcher/measuring/import.h"
 #include "tests/core/check.h"
-#include "tests/core/random.h"
 #include "tests/launcher/child.h"
 
 static const char matrix[] =
@@ -530,105 +529,6 @@ CASE(the_verb_writes_a_cluster)
     assert_true(access("x.json", F_OK) != 0);
     child_folder_leave(folder);
 }
-
-/* --- damage -------------------------------------------------------------------------------- */
-
-static uint64_t random_state = 77;
-
-static const char *const pieces[] = {
-    "0",     "9",    "-",      "99999999999", "1e308", "nan", "[",    "]",        "[0-9]", ",",
-    "=",     "\\\n", "#",      "\n",          "\t",    " ",   "<",    "/>",       "\"",    ">",
-    "<!--",  "</",   "&amp;",  "\x1b[",       "\xc3",  "X",   "NV18", "GPU9",     "Rank",  "on",
-    "Group", "none", "Nodes=", "Switches=",   "N/A",   "sum", "size", "perf",     "time",  "busbw",
-    "\r",    "{",    "//",     "info",        "name=", ".",   "e",    "<object ", "?",     "%n"};
-
-/* Changes, cuts out, puts in or repeats a few parts; returns the bytes. */
-static size_t damage(char *text, size_t bytes, size_t capacity)
-{
-    for (uint32_t i = 1 + next_random(4); i > 0; i--) {
-        const size_t at = next_random((uint32_t)bytes + 1);
-        char piece[64];
-        snprintf(piece, sizeof piece, "%s", pieces[next_random(sizeof pieces / sizeof *pieces)]);
-        size_t cut = next_random(6);
-        if (next_random(8) == 0) /* a part from elsewhere */
-            snprintf(piece, sizeof piece, "%.60s", text + next_random((uint32_t)bytes + 1));
-        if (next_random(8) == 0)
-            piece[0] = (char)(1 + next_random(255)), piece[1] = '\0';
-        if (next_random(24) == 0)
-            cut = next_random((uint32_t)bytes + 1);
-        cut = cut > bytes - at ? bytes - at : cut;
-        const size_t length = strlen(piece);
-        if (bytes - cut + length >= capacity)
-            continue;
-        memmove(text + at + length, text + at + cut, bytes - at - cut + 1);
-        memcpy(text + at, piece, length);
-        bytes = bytes - cut + length;
-    }
-    return bytes;
-}
-
-/* What is taken is a cluster that can be written. */
-static void check_taken(weft_import *import)
-{
-    char *text = NULL;
-    size_t bytes;
-    if (weft_import_finish(import, 0, import->has_ranks ? 0 : 2, "fuzz") != WEFT_OK)
-        fail_msg("%s", weft_error_get()->text);
-    FILE *out = open_memstream(&text, &bytes);
-    assert_non_null(out);
-    if (weft_cluster_print(&import->cluster, out) != WEFT_OK)
-        fail_msg("cannot be printed: %s", weft_error_get()->text);
-    fclose(out);
-    free(text);
-    assert_true(import->cluster.num_nodes >= 1 && import->cluster.ranks_per_node >= 1);
-    for (int i = 0; i < WEFT_NUM_COSTS; i++) {
-        const weft_curve *curve = &import->cluster.costs[i].curve;
-        for (int p = 0; p < curve->num_points; p++)
-            assert_true(curve->time_us[p] > 0 && isfinite(curve->time_us[p]) &&
-                        (p == 0 || curve->volume[p] > curve->volume[p - 1]));
-    }
-}
-
-static void damage_one(const char *const *seeds, size_t num_seeds)
-{
-    int accepted = 0, refused = 0;
-    static char text[16384];
-    for (int round = 0; round < 5000; round++) {
-        weft_import *import = start();
-        const char *seed = seeds[(size_t)round % num_seeds];
-        snprintf(text, sizeof text, "%s", seed);
-        damage(text, strlen(text), sizeof text);
-        char *exact = strdup(text); /* so that reading past its end is seen */
-        const weft_status status =
-            weft_import_take(import, next_random(2) ? "f" : "all_gather_perf.txt", exact, &arena);
-        if (status == WEFT_OK) {
-            accepted++;
-            check_taken(import);
-        } else {
-            refused++;
-            assert_true(status == WEFT_CONFIG || status == WEFT_FILE);
-            if (strchr(weft_error_get()->text, '\n') || !weft_error_get()->text[0])
-                fail_msg("gave %s", weft_error_get()->text);
-            weft_error_clear();
-        }
-        free(exact);
-    }
-    /* Both ways through must have been seen, or the damage is of no use. */
-    if (accepted < 50 || refused < 50)
-        fail_msg("%d taken, %d refused", accepted, refused);
-}
-
-#define DAMAGE(name, ...)                                                                          \
-    CASE(damaged_##name##_never_crashes)                                                           \
-    {                                                                                              \
-        static const char *const seeds[] = {__VA_ARGS__};                                          \
-        damage_one(seeds, sizeof seeds / sizeof *seeds);                                           \
-    }
-DAMAGE(xml, xml)
-DAMAGE(matrices, matrix)
-DAMAGE(switches, switches, blocks, rails)
-DAMAGE(yaml, yaml_tree, yaml_blocks)
-DAMAGE(tests, reduce, exchange, split, mixed, old_gather)
 
 int main(int argc, char **argv)
 {
