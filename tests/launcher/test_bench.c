@@ -1,12 +1,9 @@
 /* What benches share, and how the verb answers wrong words. */
 #include <math.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "launcher/measuring/bench.h"
 #include "tests/core/check.h"
 #include "tests/launcher/child.h"
-#include "tests/launcher/svg.h"
 
 static void expect_spread(double *values, int num, double low, double median, double high)
 {
@@ -34,56 +31,6 @@ CASE(what_is_left_is_as_what_was)
     assert_string_equal(weft_bench_left(5e6, 1, 10).text, ", about 45 s left");
     assert_string_equal(weft_bench_left(60e6, 1, 31).text, ", about 30 min left");
     assert_string_equal(weft_bench_left(5e6, 10, 10).text, ", about 0 us left");
-}
-
-CASE(bars_are_drawn_to_scale)
-{
-    static const char *const groups[] = {"a < b & c", "second"}, *const labels[] = {"one", "two"};
-    static const weft_spread values[] = {{10, 9, 12, 5}, {6, 6, 6, 5}, {.count = 0}, {1, 1, 1, 1}};
-    weft_bars bars = {"Title", "ms", "n: <partitions>", 2, 2, groups, labels, values};
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    OK(weft_bars_write_svg(&bars, out));
-    fclose(out);
-    assert_true(svg_is_well_formed(text));
-    assert_non_null(strstr(text, "a &lt; b &amp; c"));
-    assert_non_null(strstr(text, ">n: &lt;partitions&gt;</text>"));
-    assert_non_null(strstr(text, "bars: medians; whiskers: quartiles"));
-    /* The bars alone have this colour: 10, 6 and 1; the one of no value is not drawn. */
-    double widths[4];
-    int num = 0;
-    for (const char *at = text; (at = strstr(at, "<rect")) != NULL; at++) {
-        const char *width = strstr(at, "width=\""), *end = strstr(at, "/>");
-        const char *fill = strstr(at, "#3b76d1");
-        if (fill && fill < end && num < 4)
-            widths[num++] = strtod(width + 7, NULL);
-    }
-    assert_int_equal(num, 3);
-    assert_true(fabs(widths[1] / widths[0] - 0.6) < 1e-3);
-    assert_true(widths[2] > widths[0]); /* longest of its group */
-    free(text);
-}
-
-CASE(files_are_written_whole_or_not_at_all)
-{
-    char folder[32];
-    assert_true(child_folder_enter(folder));
-    const char *const one[] = {"one"};
-    weft_bars bars = {.title = "t",
-                      .unit = "ms",
-                      .legend = "",
-                      .num_groups = 1,
-                      .num_bars = 1,
-                      .groups = one,
-                      .labels = one,
-                      .values = &(weft_spread){1, 1, 1, 1}};
-    OK(weft_bench_write_svg(&bars, "out.svg"));
-    assert_int_equal(access("out.svg", R_OK), 0);
-    assert_int_equal(access("out.svg.partial", F_OK), -1);
-    FAILS(weft_bench_write_svg(&bars, "nowhere/out.svg"), WEFT_FILE,
-          "nowhere/out.svg: cannot write");
-    child_folder_leave(folder);
 }
 
 static void expect_refusal(const char *const *args, const char *wanted)
