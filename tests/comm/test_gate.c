@@ -1,5 +1,4 @@
 /* The gate with a clock made up here: no MPI, no threads. */
-#include <string.h>
 
 #include "comm/mpi/gate.h"
 #include "tests/core/check.h"

@@ -1,7 +1,6 @@
 /* Lanes and events: order, real overlap, and points that stay where they were recorded. Data is
  * handed over without locks or atomics, so the thread sanitizer judges the hand-offs too. */
 #include <pthread.h>
-#include <sched.h>
 
 #include "tests/core/lanes.h"
 

@@ -1,6 +1,5 @@
 /* Documents packed in sequences: every token once, no document cut that fits, as few sequences as
  * best fit decreasing by its definition needs, and a mask. */
-#include <stdlib.h>
 
 #include "core/dataset/dataset.h"
 #include "tests/core/temporary.h"

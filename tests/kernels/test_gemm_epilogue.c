@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static const double slope = 0.79788456080286535588; /* sqrt(2 / pi) */
 

@@ -3,7 +3,6 @@
  * lane, whose pinned memory they work on. */
 #include "kernels/host.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include "probe.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 typedef struct loss_case {
     size_t rows, cols, valid_cols;

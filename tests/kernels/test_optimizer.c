@@ -2,7 +2,6 @@
 #include "probe.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static uint32_t bits_of(float x)
 {

@@ -2,7 +2,6 @@
 #include "probe.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "core/rng.h"
 

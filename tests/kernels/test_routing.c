@@ -2,7 +2,6 @@
 #include "probe.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* scores[E] = softmax of logits; returns log sum exp. */
 static double softmax(const double *logits, size_t num, double *scores)

@@ -1,7 +1,6 @@
 /* weft bench experts: every form is trained, planned and compared; what has no room is told; wrong
  * words get one line. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>

@@ -1,6 +1,5 @@
 /* weft compare: two runs of one config but for a key; folders whose metrics are written by hand;
  * and what is no run. */
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include "tests/json.h"

@@ -3,7 +3,6 @@
  * two. A checkpoint that is named never falls back, nor does a run more often than
  * checkpoint.fallback. The damaged one stays until its step is saved again. And how many
  * checkpoints a run keeps. */
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "tests/expect.h"

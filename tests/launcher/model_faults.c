@@ -11,7 +11,6 @@
 #include "launcher/models/models.h"
 #include "launcher/planning/config.h"
 #include "launcher/planning/step.h"
-#include "parallel/checkpoint/checkpoint.h"
 #include "tests/expect.h"
 #include "tests/launcher/altered.h"
 #include "tests/launcher/child.h"

@@ -1,5 +1,4 @@
 /* The three writers of reports, and that what verbs say as JSON all looks alike. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

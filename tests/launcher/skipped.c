@@ -2,7 +2,6 @@
  * right rank is named, never another, and never a bug.
  *   test_skipped WEFT-WITH-FAULTS [all]    all calls of both ranks, by messages and by shared
  *                                          memory; else some of them */
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -5,7 +5,6 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>

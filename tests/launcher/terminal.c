@@ -1,7 +1,6 @@
 /* What a run writes on a terminal, and where there is none. A progress line never wraps, however
  * narrow the terminal is, follows its width, and rewrites itself on the user's own terminal alone:
  * one that a launcher makes for its ranks does not count. */
-#include <fcntl.h>
 #include <pty.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 /* What a program hands in: its struct's size, a section of the config of its own, and the errors
  * that name either. */
-#include <stdlib.h>
 #include <string.h>
 
 #include <weft/kernels.h>

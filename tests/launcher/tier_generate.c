@@ -1,10 +1,7 @@
 /* A model whose experts train beyond device memory generates and is evaluated there, too: the same
  * text and loss wherever they are, and in device memory that holds some of them alone. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cjson/cJSON.h>
 
 #include "tests/expect.h"
 #include "tests/launcher/child.h"

@@ -1,5 +1,4 @@
 /* A life of a tortured run: its processes, the moments at which it is hit, and the blows. */
-#include <dirent.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>

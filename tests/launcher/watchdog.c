@@ -2,7 +2,6 @@
  * limit and two seconds; every rank that can writes its flight record; the job ends with the code
  * of WEFT_HUNG. A debugger's stop and a slow save are no alarm. Limits that are too low say so.
  *   test_watchdog WEFT-WITH-FAULTS */
-#include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,5 @@
 /* Packed documents: where they begin, and how dealing their attention evens out ranks' work. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "parallel/sequence.h"
 #include "tests/core/check.h"

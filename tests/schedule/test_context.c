@@ -1,5 +1,4 @@
 /* The programs of attention over context-parallel ranks. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "schedule/context.h"

@@ -1,5 +1,4 @@
 /* The programs of the all-to-all's forms. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "schedule/exchange/exchange.h"

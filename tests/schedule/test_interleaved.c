@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/options.h"
-
 enum { NUM_DRAWS = 400 };
 
 static void order_is(const weft_order_shape *shape, int rank, const char *wanted)

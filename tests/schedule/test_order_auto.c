@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/options.h"
 #include "schedule/pipeline/order_auto.h"
 
 enum { MAX_RANKS = 16, MAX_VIRTUAL = 64, NUM_SMALL = 600 };

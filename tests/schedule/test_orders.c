@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/options.h"
 #include "schedule/pipeline/order_slots.h"
 #include "schedule/pipeline/order_time.h"
 

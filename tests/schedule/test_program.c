@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/check.h"
-
 static const struct {
     const char *name;
     weft_pipeline_kind kind;

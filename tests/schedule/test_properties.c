@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "parallel/mesh/mesh.h"
-#include "schedule/options.h"
 #include "schedule/price/price.h"
 
 enum { MAX_RANKS = 8, MAX_CHUNKS = 4, MAX_LAYERS = 48, MAX_BUCKETS = 64 };
