@@ -301,8 +301,3 @@ CASE(test_random)
         }
     }
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

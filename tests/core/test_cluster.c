@@ -603,7 +603,4 @@ CASE(a_write_that_fails_leaves_what_was)
     }
 }
 
-int main(void)
-{
-    return run_cases(temporary_create, temporary_remove);
-}
+AROUND(.set_up = temporary_create, .tear_down = temporary_remove)

@@ -173,7 +173,4 @@ CASE(an_empty_dataset_opens)
     weft_dataset_close(NULL);
 }
 
-int main(void)
-{
-    return run_cases(temporary_create, temporary_remove);
-}
+AROUND(.set_up = temporary_create, .tear_down = temporary_remove)

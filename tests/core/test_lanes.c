@@ -354,9 +354,10 @@ CASE(sleeping_waiters_wake)
     OK(weft_lane_sync(t->a));
 }
 
+AROUND(.before = bench_open, .after = bench_close)
+
 int main(void)
 {
     skip_without_device();
-    surround_cases(bench_open, bench_close);
-    return run_cases(NULL, NULL);
+    return run_cases();
 }

@@ -103,8 +103,3 @@ CASE(the_record_is_one_line_with_frames_at_debug)
     weft_log_error_record();
     assert_string_equal(capture_end(), "");
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

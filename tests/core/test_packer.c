@@ -109,7 +109,4 @@ CASE(documents_are_packed_by_best_fit)
     weft_dataset_close(dataset);
 }
 
-int main(void)
-{
-    return run_cases(temporary_create, temporary_remove);
-}
+AROUND(.set_up = temporary_create, .tear_down = temporary_remove)

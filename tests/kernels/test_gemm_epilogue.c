@@ -216,8 +216,3 @@ CASE(wrong_epilogues_are_refused)
     for (int i = 0; i < 6; i++)
         assert_int_equal(weft_gemm(probe_lane(0), &wrong[i]), WEFT_INTERNAL);
 }
-
-int main(void)
-{
-    return probe_run_cases();
-}

@@ -270,8 +270,3 @@ CASE(capped_logits_have_the_gradients_before_the_cap)
                     probe_tolerance(dtype, 1e-6), "capped gradients");
     }
 }
-
-int main(void)
-{
-    return probe_run_cases();
-}

@@ -320,8 +320,3 @@ CASE(hashes_are_sums)
                 assert_true((hashes[p] != 2 * expected[p] + 3) == (p == 3));
         }
 }
-
-int main(void)
-{
-    return probe_run_cases();
-}

@@ -172,8 +172,3 @@ CASE(shards_reassemble_bit_for_bit)
     }
     check_shards((size_t[]){1}, (size_t[]){1}, 0, WEFT_F32);
 }
-
-int main(void)
-{
-    return probe_run_cases();
-}

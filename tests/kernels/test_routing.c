@@ -442,8 +442,3 @@ CASE(sequences_are_apart)
         check_sequences(200, 40, sigmoid);
     }
 }
-
-int main(void)
-{
-    return probe_run_cases();
-}

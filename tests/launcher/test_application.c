@@ -192,8 +192,3 @@ CASE(test_config)
     expect_bad("{" MOCK ",\n\"tsak\": {}}", NULL, "did you mean task?");
     expect_bad("{" MOCK "}", "task.rounds=0", "--set task.rounds=0");
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

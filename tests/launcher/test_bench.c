@@ -73,8 +73,3 @@ CASE(a_bench_says_what_it_measures)
     assert_int_equal(c.out[0], '{');
     child_release(&c);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -471,7 +471,7 @@ int main(void)
     char folder[32];
     if (!child_folder_enter(folder))
         return 1;
-    int failed = run_cases(NULL, NULL);
+    int failed = run_cases();
     child_folder_leave(folder);
     return failed;
 }

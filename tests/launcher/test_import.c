@@ -507,7 +507,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    const int failed = run_cases(NULL, NULL);
+    const int failed = run_cases();
     weft_arena_release(&arena);
     return failed;
 }

@@ -366,7 +366,4 @@ CASE(the_end_of_a_document_is_found)
     FAILS(weft_tokenizer_create(&source, &tokenizer), WEFT_CONFIG, "no token is called as one");
 }
 
-int main(void)
-{
-    return run_cases(temporary_create, temporary_remove);
-}
+AROUND(.set_up = temporary_create, .tear_down = temporary_remove)

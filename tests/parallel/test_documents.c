@@ -114,8 +114,3 @@ CASE(test_one_document)
         assert_int_equal(runs[2 * rank] + runs[2 * rank + 1], 5);
     weft_arena_release(&arena);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

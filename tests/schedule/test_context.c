@@ -284,8 +284,3 @@ CASE(refuses)
               cases[i].text);
     weft_arena_release(&arena);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

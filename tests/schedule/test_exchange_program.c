@@ -201,8 +201,3 @@ CASE(refuses)
           "has no place in this program");
     release_set(&set);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

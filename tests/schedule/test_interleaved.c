@@ -302,8 +302,3 @@ CASE(csv_round_trips)
         weft_arena_release(&arena);
     }
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

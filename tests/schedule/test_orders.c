@@ -433,8 +433,3 @@ CASE(refuses)
           "made from costs");
     weft_arena_release(&arena);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -466,8 +466,3 @@ CASE(random_layouts_and_costs)
         judge_costs(&shape, &d);
     }
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}
