@@ -334,8 +334,7 @@ static void check_failing(void)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     if (argc > 1 && strcmp(argv[1], "faults") == 0) {
         check_failing();
@@ -358,5 +357,5 @@ int main(int argc, char **argv)
         check_stopped("dp=2", false);
         check_stopped("dp=2", true);
     }
-    return child_finish(folder);
+    return child_finish();
 }

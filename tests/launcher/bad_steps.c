@@ -471,11 +471,10 @@ int main(int argc, char **argv)
 {
     const weft_application application = {
         .struct_bytes = sizeof application, .build = poison_build, .sample = fill_sample};
-    char folder[32];
     if (argc > 1)
         return weft_application_main(argc, argv, &application);
     child_program = "/proc/self/exe";
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
 
     losses good, without, transient, skipped, rewound;
@@ -532,5 +531,5 @@ int main(int argc, char **argv)
           NULL);
     check(&(run){"below", "dp=2", NULL, NULL, "loss_spike_factor=0.5", 2, "no spike yet", NULL},
           NULL);
-    return child_finish(folder);
+    return child_finish();
 }

@@ -262,9 +262,7 @@ static void check_waste(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     EXPECT(child_write("run.json", config), "no config");
     make_datasets();
     CHILD_GOOD("train", "run.json", "--out", "one");
@@ -277,5 +275,5 @@ int main(void)
     check_mistakes();
     check_waste();
     check_dry();
-    return child_finish(folder);
+    return child_finish();
 }

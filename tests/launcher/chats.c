@@ -194,13 +194,11 @@ static void documents_are_packed(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     snprintf(golden, sizeof golden, "%s/tests/oracle/golden/chats", getenv("WEFT_SOURCE_DIR"));
     chats_are_as_transformers_has_them();
     a_bad_chat_is_named();
     answers_are_trained();
     documents_are_packed();
-    return child_finish(folder);
+    return child_finish();
 }

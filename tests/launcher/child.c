@@ -116,10 +116,20 @@ void child_folder_leave(const char *folder)
         perror(folder);
 }
 
-int child_finish(const char *folder)
+static char whole_folder[32];
+
+void child_begin(void)
+{
+    if (child_folder_enter(whole_folder))
+        return;
+    perror(whole_folder);
+    exit(1);
+}
+
+int child_finish(void)
 {
     if (!expect_failures)
-        child_folder_leave(folder);
+        child_folder_leave(whole_folder);
     return expect_finish();
 }
 

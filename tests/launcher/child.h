@@ -91,8 +91,10 @@ bool child_wait_for_text(child *c, const char *path, const char *text);
 /* Makes a folder under /tmp and goes there; removes it. */
 bool child_folder_enter(char folder[32]);
 void child_folder_leave(const char *folder);
-/* The end of main: removes the folder, unless a check has failed. Returns the exit code. */
-int child_finish(const char *folder);
+/* The begin of main: the same for the whole program, which ends where there can be none. */
+void child_begin(void);
+/* The end of main: removes that folder, unless a check has failed. Returns the exit code. */
+int child_finish(void);
 /* Takes the current folder's name and its slash out of a text, wherever they are. */
 void child_drop_folder(char *text);
 /* Writes a file; false on failure. */

@@ -59,13 +59,12 @@ static void check_energy(const char *library)
 
 int main(int argc, char **argv)
 {
-    char here[32];
     const char *why = NULL;
     if (weft_device_num_cuda(&why) == 0) {
         printf("skipped: no CUDA device: %s\n", why);
         return 77;
     }
-    EXPECT(child_folder_enter(here), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     child_make_corpus("corpus", 8191);
     free(run(WORDS("train", "c.json", "--out", "run", "--set", "train_iters=4"), NULL));
@@ -84,5 +83,5 @@ int main(int argc, char **argv)
     EXPECT(c.exit_code == 4 && child_is_line(c.err) && strstr(c.err, "device.kind"),
            "without a GPU: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    return child_finish(here);
+    return child_finish();
 }

@@ -689,9 +689,8 @@ static void check_metrics(void)
 
 int main(void)
 {
-    char folder[32];
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "no files");
     child_make_corpus("corpus", 1199);
     CHILD_GOOD("train", "c.json", "--out", "run");
@@ -717,5 +716,5 @@ int main(void)
     child_good(resume);
     check_other();
     check_metrics();
-    return child_finish(folder);
+    return child_finish();
 }

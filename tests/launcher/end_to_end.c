@@ -508,8 +508,7 @@ static void check_late_word(void)
 int main(void)
 {
     double losses[MAX_STEPS] = {0};
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     check_late_word();
     check_help();
@@ -523,5 +522,5 @@ int main(void)
     check_expert_parallel();
     check_chosen_timeline();
     check_little_room();
-    return child_finish(folder);
+    return child_finish();
 }

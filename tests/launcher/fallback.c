@@ -224,8 +224,7 @@ static void check_keep(void)
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     CHILD_GOOD("train", "c.json", "--out", "trained");
     check_every_damage("dp=1");
@@ -239,5 +238,5 @@ int main(void)
     check_newer();
     check_readers();
     check_keep();
-    return child_finish(folder);
+    return child_finish();
 }

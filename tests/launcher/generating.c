@@ -131,9 +131,7 @@ int main(int argc, char **argv)
 {
     (void)argv;
     const size_t num_models = argc > 1 ? sizeof models / sizeof *models : NUM_DAILY;
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     for (size_t i = 0; i < num_models; i++)
         check_model(models[i].name, models[i].mesh);
     char *whole = generate("mixtral.run", WORDS("--no-cache", "--mesh", shared)),
@@ -151,5 +149,5 @@ int main(int argc, char **argv)
     CHILD_REFUSED(2, "offload.experts: weft generate has experts beyond device memory on one rank",
                   "generate", "mixtral.run", "--prompt", PROMPT, "--mesh", "ep=2,dp=2", "--set",
                   "offload.experts=host");
-    return child_finish(folder);
+    return child_finish();
 }

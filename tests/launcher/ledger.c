@@ -358,9 +358,7 @@ static void check_stopped(void)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     check_lines();
     check_impossible();
@@ -373,5 +371,5 @@ int main(int argc, char **argv)
     EXPECT(system("rm -rf run") == 0, "no rm");
     check_killed("dp=2");
     check_stopped();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -907,9 +907,7 @@ static void a_config_that_is_not_the_models_is_refused(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     configs_are_read_or_refused();
     scaled_positions_stay_scaled();
     layers_of_mistral_differ();
@@ -937,5 +935,5 @@ int main(void)
     families_fill_and_bind_a_config();
     a_damaged_checkpoint_is_refused();
     a_config_that_is_not_the_models_is_refused();
-    return child_finish(folder);
+    return child_finish();
 }

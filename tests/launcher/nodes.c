@@ -229,17 +229,15 @@ static void check_arguments(void)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
     if (argc > 1)
         return weft_main(argc, argv, NULL);
     child_program = realpath(argv[0], NULL);
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     check_rounds();
     check_judge();
     check_arguments();
     check_even();
     check_no_gpu();
     check_slow();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -320,8 +320,7 @@ static void check_explained(void)
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config) && child_write("cluster.json", cluster), "files");
     check_memory();
     check_advice();
@@ -332,5 +331,5 @@ int main(void)
     check_other_optimizer("adam", "muon");
     check_other_optimizer("muon", "adam");
     check_explained();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -364,11 +364,9 @@ static void check_many(void)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
     if (argc == 3 && strcmp(argv[1], "sample") == 0)
         return write_sample(argv[2]) == WEFT_OK ? 0 : 1;
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     const char *sheet = child_cluster("h100", "cluster.json");
     EXPECT(child_write("dense.json", dense), "cannot write");
     check_tables();
@@ -378,5 +376,5 @@ int main(int argc, char **argv)
     check_search();
     check_refusals();
     check_large(sheet);
-    return child_finish(folder);
+    return child_finish();
 }

@@ -158,13 +158,12 @@ static void check_beside_others(void)
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     check_rules();
     check_looking();
     check_given();
     check_paced();
     check_beside_others();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -832,10 +832,9 @@ static void check_long(void)
 
 int main(void)
 {
-    char folder[32], alone[1024];
+    char alone[1024];
     snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     const char *sheet = child_cluster("h100", "cluster.json");
     EXPECT(child_write("dense.json", dense) && child_write("moe.json", moe) &&
                child_write("wide.json", wide) && child_write("tiny.json", tiny) &&
@@ -871,5 +870,5 @@ int main(void)
     check_refusals();
     check_outputs(sheet);
     check_alone(alone);
-    return child_finish(folder);
+    return child_finish();
 }

@@ -299,10 +299,9 @@ static void check_layer_refusals(void)
 
 int main(void)
 {
-    char folder[32], alone[1024];
+    char alone[1024];
     snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     const char *sheet = child_cluster("h100", "cluster.json");
     EXPECT(child_write("paper.json", paper) &&
                child_write("empty.json", "{\"name\": \"empty\", \"num_nodes\": 4, "
@@ -317,5 +316,5 @@ int main(void)
     check_strategies(alone);
     check_curves(alone);
     check_layer_refusals();
-    return child_finish(folder);
+    return child_finish();
 }

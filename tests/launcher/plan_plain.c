@@ -269,9 +269,7 @@ static void check_refusals(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     child_cluster("a100-80gb", "cluster.json");
     EXPECT(child_write("dense.json", config) && child_write("experts.json", experts) &&
                child_write("short.json", small),
@@ -284,5 +282,5 @@ int main(void)
     check_issue();
     check_virtual_stages();
     check_refusals();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -296,17 +296,16 @@ int main(void)
         "\"vocab_size\": 264, \"num_experts\": 8, \"moe_router_topk\": 2}, \"train\": "
         "{\"micro_batch_size\": 1, \"global_batch_size\": 32, \"train_iters\": 1}, \"data\": "
         "{\"mock_data\": true}}";
-    char folder[32], text[8192];
+    char text[8192];
     memset(text, 'a', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     check_units();
     check_digits();
     check_writers();
     check_flat();
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     child_cluster("h100", "cluster.json");
     EXPECT(child_write("moe.json", moe) && child_write("text.txt", text), "files");
     check_verbs();
-    return child_finish(folder);
+    return child_finish();
 }

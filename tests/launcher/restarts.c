@@ -369,10 +369,10 @@ static void part(int i)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
-    if (argc < 2 || !child_folder_enter(folder) || !child_write("c.json", config))
+    child_begin();
+    if (argc < 2 || !child_write("c.json", config))
         return 1;
     child_program = argv[1];
     child_side_by_side(part, sizeof parts / sizeof *parts, 4);
-    return child_finish(folder);
+    return child_finish();
 }

@@ -582,8 +582,7 @@ static void check_moved(const char *mesh, const char *command, const char *itera
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     make_files();
     refuse(WORDS("train", "--out", "run", "--resume"), no_mpirun, 2,
            "weft train: run/config.json: not there; a run's first start needs a CONFIG\n");
@@ -604,5 +603,5 @@ int main(void)
     check_moved("dp=2", "rm -r moving", "train_iters=2000");
     check_lost("checkpoint.async_save=false");
     check_lost("checkpoint.async_save=true");
-    return child_finish(folder);
+    return child_finish();
 }

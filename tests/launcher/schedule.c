@@ -370,10 +370,9 @@ static void check_alone(const char *alone)
 
 int main(void)
 {
-    char folder[32], alone[1024];
+    char alone[1024];
     snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     child_cluster("h100", "cluster.json");
     EXPECT(child_write("c.json", config), "cannot write configs");
     check_round_trips();
@@ -386,5 +385,5 @@ int main(void)
     check_keys();
     check_memory();
     check_alone(alone);
-    return child_finish(folder);
+    return child_finish();
 }

@@ -463,8 +463,7 @@ static void fail_together(void)
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     stop("alone-int", "dp=1", SIGINT, 1, false);
     stop("alone-hup", "dp=1", SIGHUP, 1, false);
@@ -489,5 +488,5 @@ int main(void)
     kill_evaluation();
     check_output();
     fail_together();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -285,15 +285,13 @@ static void check_quiet(void)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
     if (argc > 1) {
         if (getenv("LINK_MS"))
             weft_mpi_set_limits(&(weft_mpi_limits){.ranks_per_node = 1});
         return weft_main(argc, argv, NULL);
     }
     child_program = realpath(argv[0], NULL);
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     check_judge();
     check_links_judge();
@@ -301,5 +299,5 @@ int main(int argc, char **argv)
     check_slow("dp=4");
     check_slow("tp=2");
     check_quiet();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -468,10 +468,8 @@ CASE(misuse_is_one_line_and_writes_nothing)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
-    int failed = run_cases();
-    child_folder_leave(folder);
+    child_begin();
+    const int failed = run_cases();
+    child_finish();
     return failed;
 }

@@ -318,9 +318,7 @@ static void check_text(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     EXPECT(child_write("config.json", config) && child_write("fast.json", CLUSTER("1e12", "")) &&
                child_write("slow.json", CLUSTER("5.24288e7", "")) &&
                child_write("disk.json", CLUSTER("1e12", ", \"storage\": {\"read\": 1e8, "
@@ -339,5 +337,5 @@ int main(void)
     check_bytes();
     check_places();
     check_text();
-    return child_finish(folder);
+    return child_finish();
 }

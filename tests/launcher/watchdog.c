@@ -405,11 +405,10 @@ static void part(int i)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
     if (argc > 1)
         child_program = argv[1];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     child_side_by_side(part, sizeof faults / sizeof *faults, 3);
-    return child_finish(folder);
+    return child_finish();
 }

@@ -765,8 +765,7 @@ int main(void)
     const int num_clashes = sizeof clashes / sizeof *clashes;
     const int num_words = sizeof words / sizeof *words;
     const int num_misuses = sizeof misuses / sizeof *misuses;
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(make_files(), "weft prepare failed");
     for (int i = 0; i < num_mistakes; i++)
         check_mistake(&mistakes[i], none);
@@ -784,5 +783,5 @@ int main(void)
     check_memory("dp=2", "weft train: device.memory_limit: out of memory: stage 0 of 1 takes ");
     check_no_effect();
     printf("%d mistakes\n", num_mistakes + num_clashes + num_words + num_misuses);
-    return child_finish(folder);
+    return child_finish();
 }
