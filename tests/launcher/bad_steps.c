@@ -238,7 +238,6 @@ static void check(const run *r, losses *out)
     EXPECT(lines == (r->part != NULL), "%s: %d lines on stderr: %s", r->name, lines, c.err);
     free(sets);
     free(text);
-    child_release(&c);
     losses own;
     read_losses(r->name, out ? out : &own);
 }
@@ -262,7 +261,6 @@ static void check_read(const char *name, const char *step, const char *const par
     EXPECT(c.exit_code == 0, "%s step %s: %s", name, step, c.err);
     for (int i = 0; i < 3; i++)
         EXPECT(strstr(c.out, parts[i]), "%s step %s lacks %s: %s", name, step, parts[i], c.out);
-    child_release(&c);
 }
 
 /* Step 6 spikes, and step 4 has been damaged since: back to step 2. */
@@ -285,7 +283,6 @@ static void check_damaged_rewind(void)
         EXPECT(c.exit_code == 0 && strstr(c.err, "checkpoints/step-2 is taken: ") &&
                    strstr(c.err, "checkpoints/step-4 is damaged: "),
                "%s: exit %d: %s", name, c.exit_code, c.err);
-        child_release(&c);
         read_losses(name, &rewound);
         check_same("a spike that was gone back from past damage", &rewound, &without, 1, 7, 0);
     }
@@ -356,7 +353,6 @@ static void check_flip_restarts(void)
                strstr(c.err, "the job ended with exit code 10 after step ") &&
                strstr(c.err, ": it is started again in 1 s (1 of 2, reliability.max_restarts)"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     check_same_state("again", "whole");
 }
 
@@ -421,7 +417,6 @@ static void check_state_restarts(void)
                    strstr(c.err, "the job ended with exit code 10 after step ") &&
                    strstr(c.err, ": it is started again in 1 s (1 of 2, reliability.max_restarts)"),
                "exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
         check_same_state(name, "unflipped");
     }
 }

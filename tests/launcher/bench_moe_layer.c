@@ -100,7 +100,7 @@ int main(int argc, char **argv)
     fflush(stdout);
     if (rank == 0) {
         char *text = child_read("out.json");
-        cJSON *json = cJSON_Parse(text ? text : "");
+        cJSON *json = child_parse(text);
         EXPECT(json != NULL, "no JSON");
         if (json && memory)
             check_memory(json);
@@ -109,7 +109,6 @@ int main(int argc, char **argv)
         char *trace = memory ? NULL : child_read("trace.svg");
         EXPECT(memory || (trace && !svg_unexplained(trace)), "no legend of the timeline");
         free(trace);
-        cJSON_Delete(json);
         free(text);
     }
     return child_finish();

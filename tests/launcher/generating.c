@@ -57,8 +57,6 @@ static char *continue_text(const char *run, const char *prompt, const char *cons
     const int count = cJSON_GetArraySize(tokens); /* fewer where the text ends itself */
     EXPECT(count > shown && count <= shown + NUM_TOKENS, "%s: %d tokens", run, count);
     char *text = tokens ? cJSON_PrintUnformatted(tokens) : NULL;
-    cJSON_Delete(tokens);
-    cJSON_Delete(json);
     return text;
 }
 

@@ -33,7 +33,6 @@ void job_expect_code(const char *const *args, int code, const char *part)
     const int got = job_run(&c, args, NULL);
     EXPECT(got == code, "%s %s: exit %d, not %d: %s%s", args[1], args[2], got, code, c.out, c.err);
     EXPECT(!part || strstr(c.err, part), "no \"%s\" in: %s", part, c.err);
-    child_release(&c);
 }
 
 void job_launch(const char *kind, const char *out, const char *const *words, int code,
@@ -75,7 +74,6 @@ void job_expect_bash(const char *path)
     const char *const args[] = {"-n", path, NULL};
     const int code = job_run_other(&c, "/bin/bash", args, NULL);
     EXPECT(code == 0, "bash -n %s: %s", path, c.err);
-    child_release(&c);
 }
 
 cJSON *job_read_yaml(const char *path)
@@ -93,7 +91,6 @@ cJSON *job_read_yaml(const char *path)
         printf("no YAML parser here\n");
     else
         EXPECT(code == 0 && json, "%s: no YAML: %s", path, c.err);
-    child_release(&c);
     return json;
 }
 

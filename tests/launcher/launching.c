@@ -23,10 +23,8 @@ static void check_start_line(const char *const *args)
         char *command = strndup(line + 8, strcspn(line + 8, "\n"));
         EXPECT(job_run_other(&shell, "/bin/bash", WORDS("-c", command), env) == 0, "%s: %s",
                command, shell.err);
-        child_release(&shell);
         free(command);
     }
-    child_release(&c);
 }
 
 static void check_mpirun(void)
@@ -40,7 +38,6 @@ static void check_mpirun(void)
     job_expect_bash(script);
     job_expect_text(hosts, "localhost slots=2\n");
     EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), env) == 0, "%s", c.err);
-    child_release(&c);
     char *text = job_said();
     job_expect_words(text, "mpirun");
     EXPECT(job_has_word(text, "ppr:2:node") && job_has_word(text, "-n") && job_has_word(text, "2"),
@@ -160,7 +157,6 @@ static void check_pyxis(void)
     job_expect_bash(script);
     free(job_said());
     EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), WORDS(job_path)) == 0, "%s", c.err);
-    child_release(&c);
     char *text = job_said();
     snprintf(mounts, sizeof mounts, "--container-mounts=%s/%s:%s/%s,%s/some:%s/some,%s:%s,/x:/y",
              job_folder, job_odd, job_folder, job_odd, job_folder, job_folder, job_folder,
@@ -182,7 +178,6 @@ static void check_apptainer(const char *kind, const char *file)
     job_expect_text(script, "\nexport OMPI_MCA_btl_vader_single_copy_mechanism=");
     free(job_said());
     EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), WORDS(job_path)) == 0, "%s", c.err);
-    child_release(&c);
     char *text = job_said();
     snprintf(words, sizeof words,
              "\napptainer\nexec\n--nv\n--bind\n%s/%s\n--bind\n%s\n--pwd\n%s\nweft 1.sif\n"
@@ -275,7 +270,6 @@ static void check_pod(const cJSON *script)
             const int code =
                 job_run_other(&c, "/bin/bash", WORDS("pod.sh", "fakes/started"), WORDS(name));
             EXPECT(code == atoi(rows[i].code), "code %s: exit %d: %s", rows[i].code, code, c.err);
-            child_release(&c);
         }
         snprintf(command, sizeof command, "pod-%s", rows[i].code);
         starts = job_count_lines(command);
@@ -373,7 +367,6 @@ static void check_refused_job(const char *const *with)
                    (access("wrong", F_OK) == 0) == (i == 2) &&
                    (access("wrong/job.sbatch", F_OK) == 0) == (i == 2),
                "exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
     }
     job_make_fake("sbatch", "exit 3");
     EXPECT(job_run(&c,
@@ -383,7 +376,6 @@ static void check_refused_job(const char *const *with)
                strcmp(c.err, "weft launch: sbatch refused the job (exit code 3)\n") == 0 &&
                access("wrong/job.sbatch", F_OK) == 0,
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     job_make_fake("sbatch", "exit 0");
     free(job_said());
 }
@@ -396,12 +388,10 @@ static void check_ended_job(const char *const *with)
     EXPECT(job_run(&c, WORDS("launch", "mpirun", "tiny.json", "--out", "ended", "--run"), with) ==
                75,
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     EXPECT(access("ended/hostfile", F_OK) == 0, "no hostfile");
     job_make_fake("mpirun", "exit 0");
     EXPECT(job_run_other(&c, "/bin/bash", WORDS("ended/job.sh"), with) == 0, "exit %d: %s",
            c.exit_code, c.err);
-    child_release(&c);
     free(job_said());
 }
 
@@ -419,24 +409,20 @@ static void check_start(void)
                    strstr(c.err, " is not on PATH; without --run the job is written alone") &&
                    !*c.out && (i > 0 || access("started", F_OK) != 0),
                "%s%s", c.out, c.err);
-        child_release(&c);
         EXPECT(job_run(&c, args, with) == 0, "%s", c.err);
         char *text = job_said();
         EXPECT(strncmp(text, kinds[i].words, strlen(kinds[i].words)) == 0 &&
                    strstr(text, "/started/job."),
                "%s", text);
         free(text);
-        child_release(&c);
     }
     check_refused_job(with);
     const char *args[] = {"launch", "mpirun", "tiny.json", "--out", "started", "--run", NULL};
     EXPECT(job_run(&c, args, without) == 2 && strstr(c.err, "not on PATH"), "%s", c.err);
-    child_release(&c);
     EXPECT(job_run(&c, args, with) == 0, "%s", c.err);
     char *text = job_said();
     EXPECT(strncmp(text, "mpirun\n", 7) == 0 && job_has_word(text, "--resume"), "%s", text);
     free(text);
-    child_release(&c);
     check_ended_job(with);
 }
 
@@ -463,7 +449,6 @@ static void check_cluster(void)
                    NULL) == 0 &&
                !*c.err,
            "%s", c.err);
-    child_release(&c);
     /* As many nodes as the mesh needs; a mesh that fills none of them evenly. */
     job_launch(
         "slurm", "c2",
@@ -521,7 +506,6 @@ static void check_newline(void)
     EXPECT(code == 0 && strstr(got, "line\n#SBATCH --evil\n--resume\n"), "exit %d: %s: %s", code,
            got, c.err);
     free(got);
-    child_release(&c);
 }
 
 int main(void)

@@ -104,7 +104,6 @@ static void check_slots(void)
     EXPECT(job_run(&c, args, NULL) == 0 &&
                strstr(c.out, "\nhostfile: nodes have 4 to 6 slots; the job uses 4 of each\n"),
            "%s%s", c.out, c.err);
-    child_release(&c);
     expect_launch(
         "mpirun", "slots",
         WORDS("--hostfile", "names", "--mesh", "tp=2,dp=5", "--set", "train.global_batch_size=5"),
@@ -135,7 +134,6 @@ static void check_kinds(void)
         EXPECT(!strstr(c.out, "\nnodes differ: 126 nodes of H100 SXM5 80 GB, 2 nodes of H800; the "
                               "plan is of this order: Slurm ") == (nodes == 126),
                "%s", c.out);
-        child_release(&c);
     }
     free(kinds);
     free(text);
@@ -152,7 +150,6 @@ static void check_lustre(const char *fake)
     job_run(&c, WORDS("launch", "slurm", "tiny.json", "--out", "striped"), env);
     EXPECT(strstr(c.out, "\nlustre: lfs setstripe -c 8 -S 4M RUN, before the first save"), "%s",
            c.out);
-    child_release(&c);
     const char *const *train = WORDS("train", "tiny.json", "--out", "striped", "--set",
                                      "parallel.tensor_model_parallel_size=1", "--resume");
     for (int start = 0; start < 2; start++) {
@@ -161,7 +158,6 @@ static void check_lustre(const char *fake)
                    (strstr(c.err, "lie on a Lustre: lfs setstripe -c 8 -S 4M striped,") != NULL) ==
                        (start == 0),
                "start %d: %s", start, c.err);
-        child_release(&c);
     }
 }
 
@@ -191,7 +187,6 @@ static void check_environment(const char *kind, const char *script, const char *
                                "SLURM_JOB_ID=1", "SLURM_CPUS_PER_TASK=3",
                                "OTHER=1",        NULL};
     EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), env) == 0, "%s: %s", script, c.err);
-    child_release(&c);
     job_expect_text("modules", "load mpi\n");
     job_expect_text("variables", "SITE=two words.\n"
                                  "QUOTES=a\"b'c\n#SBATCH --evil $(touch oops).\n"
@@ -230,14 +225,12 @@ static void check_setup(void)
             EXPECT(job_run_other(&c, "/bin/bash", WORDS(scripts[k]), env) == 2 &&
                        strstr(c.err, rows[i].says),
                    "%s: exit %d: %s", rows[i].lines, c.exit_code, c.err);
-            child_release(&c);
         }
         EXPECT(child_write("site.sh", "if\n"), "site.sh");
         EXPECT(job_run_other(&c, "/bin/bash", WORDS(scripts[k]), env) == 2 &&
                    strstr(c.err, "site.sh: line 2: syntax error") &&
                    strstr(c.err, "site.sh: bash cannot read it: the job is not started\n"),
                "exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
         char *text = job_said();
         EXPECT(!*text, "%s: started: %s", kinds[k], text);
         free(text);
@@ -254,7 +247,6 @@ static void check_setup(void)
             ">variables; exit 7");
         EXPECT(job_run_other(&c, "/bin/bash", WORDS(scripts[k]), env) == 7 && !*c.err,
                "exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
         char line[128];
         snprintf(line, sizeof line, "%s 1 n no 99 0027 1\n", job_folder);
         job_expect_text("variables", line);
@@ -285,7 +277,6 @@ static void check_names(void)
         unlink("variables");
         EXPECT(job_run_other(&c, "/bin/bash", WORDS(scripts[k]), env) == 5, "exit %d: %s",
                c.exit_code, c.err);
-        child_release(&c);
         job_expect_text("variables", "r 7 s l d libc.so.6\nr 7 s l d libc.so.6\n"
                                      "r 7 s l d libc.so.6\n");
         char *text = job_said();
@@ -383,10 +374,8 @@ static void check_second(void)
         EXPECT(child_write(alive[i], "0000000001 steps\n"), "%s", alive[i]);
         job_run_other(&c, "/usr/bin/flock", WORDS(alive[i], "bash", jobs[i]), env);
         EXPECT(access(alive[i], F_OK) == 0, "%s is gone: %s", alive[i], c.err);
-        child_release(&c);
         job_run_other(&c, "/bin/bash", WORDS(jobs[i]), env);
         EXPECT(access(alive[i], F_OK) != 0, "%s is left: %s", alive[i], c.err);
-        child_release(&c);
     }
 }
 
@@ -431,8 +420,6 @@ static void check_dry_run(void)
         EXPECT(at && (i == 0 || at == dry.out), "%s: other text: %s", kinds[i], dry.out);
         EXPECT(strstr(dry.out, " (not written)\n# start: "), "%s", dry.out);
         free(text);
-        child_release(&dry);
-        child_release(&wet);
     }
     expect_launch("slurm", "dry", WORDS("--dry-run", "--run"), 2, "one of them");
     expect_launch("slurm", "tiny.json", WORDS("--dry-run"), 6, "tiny.json: not a folder");

@@ -338,7 +338,6 @@ static double train(const char *config, const char *run, const char *mesh)
     const char *at = c.out ? strstr(c.out, "\"loss\": ") : NULL;
     if (at)
         loss = atof(at + strlen("\"loss\": "));
-    child_release(&c);
     return loss;
 }
 

@@ -98,7 +98,6 @@ static void check(const char *run, const char *mesh, const char *poisoned, const
     EXPECT(c.exit_code == exit_code, "%s: exit %d: %s", mesh, c.exit_code, c.err);
     if (part)
         check_lines(mesh, &c, part);
-    child_release(&c);
     char *text = child_read_in(run, "checkpoints/latest");
     EXPECT(text && strcmp(text, latest) == 0, "%s: latest is %s", mesh, text);
     free(text);

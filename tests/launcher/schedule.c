@@ -27,7 +27,6 @@ static char *output_of(const char *const *args)
     child_run(&c, args, NULL);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     char *out = c.exit_code == 0 ? strdup(c.out) : NULL;
-    child_release(&c);
     return out;
 }
 
@@ -107,7 +106,7 @@ static void check_round_trips(void)
 static cJSON *summary_of(const char *const *args)
 {
     char *text = output_of(args);
-    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    cJSON *json = child_parse(text);
     EXPECT(json, "no JSON");
     free(text);
     return json;
@@ -131,13 +130,11 @@ static void check_bubbles(void)
         cJSON *json = summary_of(WORDS("schedule", "c.json", "--mesh", rows[i].mesh, "--json",
                                        "--set", "model.num_experts=0"));
         EXPECT_NEAR(share_of(json, 0), rows[i].share, 0.01);
-        cJSON_Delete(json);
     }
     cJSON *json = summary_of(
         WORDS("schedule", "c.json", "--mesh", "pp=4", "--cluster", "cluster.json", "--json"));
     EXPECT(share_of(json, 0) > 0.1 && share_of(json, 0) < 0.5, "priced by a cluster: %g",
            share_of(json, 0));
-    cJSON_Delete(json);
 }
 
 static void expect_file(const char *path, const char *part)
@@ -226,12 +223,10 @@ static void check_attention(void)
     EXPECT(strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(forward, "name")), "forward") == 0,
            "not forward");
     EXPECT_NEAR(share_of(json, 0), 0, 1e-12);
-    cJSON_Delete(json);
     json = summary_of(WORDS("schedule", "c.json", "--mesh", "cp=4", "--set",
                             "parallel.cp_comm_type=auto", "--cluster", "cluster.json", "--json"));
     const char *reason = cJSON_GetStringValue(cJSON_GetObjectItem(json, "cp_comm_type_reason"));
     EXPECT(reason && strstr(reason, "p2p"), "the form is not told: %s", reason ? reason : "null");
-    cJSON_Delete(json);
 }
 
 /* Forwards and backwards that stand as pairs, and what pairs do not go with. */

@@ -58,7 +58,6 @@ static bool skip(const mesh *m, bool windows, int rank, int number)
     char *call = child_read("skipped");
     if (!call) {
         EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
-        child_release(&c);
         return false;
     }
     snprintf(what, sizeof what, "%s, without %.80s", run, call);
@@ -75,7 +74,6 @@ static bool skip(const mesh *m, bool windows, int rank, int number)
     EXPECT(num_right > 0, "%s: %s", what, c.err);
     free(text);
     free(call);
-    child_release(&c);
     return true;
 }
 

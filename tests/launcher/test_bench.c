@@ -40,7 +40,6 @@ static void expect_refusal(const char *const *args, const char *wanted)
     assert_int_equal(c.exit_code, 2);
     assert_true(child_is_line(c.err));
     assert_non_null(strstr(c.err, wanted));
-    child_release(&c);
 }
 
 CASE(wrong_words_are_answered_with_near_ones)
@@ -50,7 +49,6 @@ CASE(wrong_words_are_answered_with_near_ones)
     assert_int_equal(c.exit_code, 0);
     assert_non_null(strstr(c.out, "all-to-all"));
     assert_non_null(strstr(c.out, "moe-layer"));
-    child_release(&c);
     expect_refusal(WORDS("bench", "all-to-al"), "did you mean all-to-all?");
     expect_refusal(WORDS("bench", "all-to-all", "--forms", "o1_papr"), "did you mean o1_paper?");
     expect_refusal(WORDS("bench", "all-to-all", "--sizes", "4MX"), "--sizes 4MX");
@@ -71,5 +69,4 @@ CASE(a_bench_says_what_it_measures)
     assert_int_equal(c.exit_code, 0);
     assert_string_equal(c.err, "weft bench: 64 tokens, M 32, H 32: n 2, s1\n");
     assert_int_equal(c.out[0], '{');
-    child_release(&c);
 }

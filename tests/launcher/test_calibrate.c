@@ -187,7 +187,6 @@ CASE(one_rank_measures_what_it_can)
     assert_non_null(strstr(c.err, "; 1 of "));
     assert_non_null(strstr(c.err, " s left\n"));
     assert_non_null(strstr(c.out, "gemm_fp32: GEMM in fp32, peak "));
-    child_release(&c);
     OK(weft_cluster_read("a.json", &cluster));
     assert_string_equal(cluster.name, "here");
     assert_int_equal(cluster.num_nodes * cluster.ranks_per_node, 1);
@@ -209,7 +208,6 @@ CASE(one_rank_measures_what_it_can)
     assert_non_null(text);
     assert_string_equal(c.out, text);
     free(text);
-    child_release(&c);
     OK(weft_cluster_read("b.json", &cluster));
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         assert_int_equal(weft_cluster_knows(&cluster, (weft_cost_kind)i),
@@ -232,7 +230,6 @@ CASE(hosts_and_their_files_are_measured)
         fail_msg("exit %d: %s", c.exit_code, c.err);
     const bool says_no = strstr(c.err, "does not go past the page cache (O_DIRECT)") != NULL;
     assert_int_equal(says_no, !takes_direct());
-    child_release(&c);
     OK(weft_cluster_read("d.json", &cluster));
     const weft_curve *step = &cluster.costs[WEFT_COST_ADAMW_HOST].curve;
     assert_true(step->num_points == 1 && step->volume[0] == 256);
@@ -249,7 +246,6 @@ CASE(hosts_and_their_files_are_measured)
     assert_true(weft_cluster_knows(&cluster, WEFT_COST_STORAGE_WRITE));
     assert_int_equal(!strstr(c.err, "/dev/shm: the file system does not go past the page cache"),
                      weft_cluster_knows(&cluster, WEFT_COST_DIRECT_WRITE));
-    child_release(&c);
 }
 
 /* Bytes/s that one thread reads and writes far beyond its caches, at best; 0: no memory for it. By
@@ -285,7 +281,6 @@ static double step_beats_memory(void)
               "--seconds", "1", "--threads", "2");
     if (c.exit_code != 0)
         fail_msg("exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     OK(weft_cluster_read("h.json", &cluster));
     const weft_curve *step = &cluster.costs[WEFT_COST_ADAMW_HOST].curve;
     const double memory = 2 * memory_rate(); /* of two threads */
@@ -351,14 +346,12 @@ CASE(a_model_has_its_own_operations)
         if (c.exit_code != 0)
             fail_msg("exit %d: %s", c.exit_code, c.err);
         assert_non_null(strstr(c.err, "operations of the model: sweep 3 of 3\n"));
-        child_release(&c);
         OK(weft_cluster_read("own.json", &cluster));
         check_operations(&cluster);
         CHILD_RUN(&c, "plan", "model.json", "--cluster", "own.json", "--json");
         if (c.exit_code != 0)
             fail_msg("exit %d: %s", c.exit_code, c.err);
         assert_non_null(strstr(c.out, "\"source\": \"measured\""));
-        child_release(&c);
     }
 }
 
@@ -431,7 +424,6 @@ static void ranks_without_a_gpu_say_one_line(void)
     child_program = NULL;
     if (c.exit_code != 4 || !child_is_line(c.err) || strncmp(c.err, "weft calibrate: ", 16) != 0)
         fail_msg("exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 CASE(misuse_is_one_line_and_writes_nothing)
@@ -444,7 +436,6 @@ CASE(misuse_is_one_line_and_writes_nothing)
             fail_msg("exit %d: %sfor %s", c.exit_code, c.err, misuses[i].wanted);
         assert_string_equal(c.out, "");
         assert_int_equal(access("x", F_OK), -1);
-        child_release(&c);
     }
     child c;
     CHILD_RUN(&c, "calibrate", "--out", "x", "--quick", "--only", "message", "--no-interference");
@@ -452,18 +443,15 @@ CASE(misuse_is_one_line_and_writes_nothing)
     assert_non_null(strstr(c.err, "weft calibrate: --only: none of these costs can be measured "
                                   "with 1 node of 1 rank\n"));
     assert_int_equal(access("x", F_OK), -1);
-    child_release(&c);
     child_run(&c, WORDS("calibrate", "--out", "x", "--for", "model.json", "--mesh", "tp=2"),
               WORDS("PATH=/nowhere"));
     assert_int_equal(c.exit_code, 5);
     assert_non_null(strstr(c.err, "cannot start mpirun for 2 ranks: is it on PATH?"));
-    child_release(&c);
     ranks_without_a_gpu_say_one_line();
     CHILD_RUN(&c, "calibrate", "--help");
     assert_int_equal(c.exit_code, 0);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         assert_non_null(strstr(c.out, weft_cost_text((weft_cost_kind)i)));
-    child_release(&c);
 }
 
 int main(void)

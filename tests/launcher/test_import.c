@@ -459,7 +459,6 @@ CASE(the_verb_writes_a_cluster)
         fail_msg("%s", c.err);
     assert_non_null(strstr(c.err, "oversubscribed"));
     assert_non_null(strstr(c.out, "mine: imported: 9 nodes of 4 ranks"));
-    child_release(&c);
     OK(weft_cluster_read("cluster.json", &cluster));
     assert_string_equal(cluster.name, "mine");
     assert_int_equal(cluster.num_nodes, 9);
@@ -471,7 +470,6 @@ CASE(the_verb_writes_a_cluster)
     child_run(&c, over, NULL);
     if (c.exit_code != 0)
         fail_msg("%s", c.err);
-    child_release(&c);
     OK(weft_cluster_read("over.json", &cluster));
     assert_int_equal(cluster.num_nodes, 2);
     assert_true(cluster.hardware.figures[WEFT_FIGURE_PEAK_BF16] == 312e12);
@@ -482,7 +480,6 @@ CASE(the_verb_writes_a_cluster)
     if (c.exit_code != 0)
         fail_msg("%s", c.err);
     assert_non_null(strstr(c.err, "ran 4 ranks of a node, which has 8: left out"));
-    child_release(&c);
     OK(weft_cluster_read("kept.json", &cluster));
     assert_int_equal(cluster.ranks_per_node, 8);
     assert_false(weft_cluster_knows(&cluster, WEFT_COST_ALL_REDUCE));
@@ -497,7 +494,6 @@ CASE(the_verb_writes_a_cluster)
         child_run(&c, wrong[i], NULL);
         if (c.exit_code != 2 || !child_is_line(c.err))
             fail_msg("case %zu: exit %d: %s", i, c.exit_code, c.err);
-        child_release(&c);
     }
     assert_true(access("x.json", F_OK) != 0);
     child_folder_leave(folder);

@@ -45,7 +45,6 @@ static void same(const char *verb, const char *wanted, const char *const sets[MA
     EXPECT(c.exit_code == 0 && c.out && strcmp(c.out, wanted) == 0,
            "%s with %s, %s: exit %d: %s%s, not %s", verb, sets[0], sets[1], c.exit_code, c.out,
            c.err, wanted);
-    child_release(&c);
 }
 
 /* Whether it says something in this device memory. */
@@ -57,7 +56,6 @@ static bool runs(const char *verb, const char *degree, int bytes, const char *sa
     const bool fits = c.exit_code == 0 && (!says || strstr(c.err, says));
     EXPECT(c.exit_code == 0 || (c.exit_code == 3 && child_is_line(c.err)), "%s, %s: exit %d: %s",
            degree, limit, c.exit_code, c.err);
-    child_release(&c);
     return fits;
 }
 
@@ -87,12 +85,10 @@ static void check_limits(const char *verb)
     EXPECT(c.exit_code == 3 && child_is_line(c.err) &&
                strstr(c.err, ": device.memory_limit: out of memory: stage 0 of 1 takes "),
            "%s: exit %d: %s", verb, c.exit_code, c.err);
-    child_release(&c);
     c = ask(verb, SETS("offload.host_memory_limit=100000"));
     EXPECT(c.exit_code == 3 && child_is_line(c.err) &&
                strstr(c.err, ": offload.host_memory_limit: out of memory: "),
            "%s: exit %d: %s", verb, c.exit_code, c.err);
-    child_release(&c);
 }
 
 static void check(const char *verb)
@@ -107,11 +103,9 @@ static void check(const char *verb)
         same(verb, c.out, SETS("offload.experts=file", "offload.cached=0", "offload.order=layer"));
         same(verb, c.out, SETS("offload.experts=auto", "offload.kept=-1"));
     }
-    child_release(&c);
     c = ask(verb, SETS("offload.experts=none", LIMIT));
     EXPECT(c.exit_code == 3 && child_is_line(c.err) && strstr(c.err, "memory"), "exit %d: %s",
            c.exit_code, c.err);
-    child_release(&c);
 }
 
 int main(void)

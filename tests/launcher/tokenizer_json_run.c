@@ -23,7 +23,6 @@ static void says(const char *const *args, const char *const *parts)
     EXPECT(c.exit_code == 0, "%s: exit %d: %s", args[0], c.exit_code, c.err);
     for (; c.exit_code == 0 && *parts; parts++)
         EXPECT(strstr(c.out, *parts), "%s: \"%s\" lacks \"%s\"", args[0], c.out, *parts);
-    child_release(&c);
 }
 
 static void copy_file(const char *from, const char *to)

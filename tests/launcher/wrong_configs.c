@@ -619,7 +619,6 @@ static void check(const char *const *args, const char *const *environment, const
            "%s: got\n  %sfor\n  %s", name, err, wanted);
     EXPECT(c.out && !*c.out, "%s: wrote to stdout: %s", name, c.out);
     EXPECT(access("run", F_OK) != 0, "%s: made the run folder", name);
-    child_release(&c);
 }
 
 /* With words behind; nothing stands behind the last of MAX_WORDS. */
@@ -656,12 +655,10 @@ static void check_launched(void)
     EXPECT(c.exit_code == 2 && child_is_line(c.err) && !*c.out &&
                strncmp(c.err, "weft train: rank 1: --mesh tp=2: ", 33) == 0,
            "rank 1: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     environment[4] = "OMPI_COMM_WORLD_LOCAL_RANK=1";
     child_run(&c, args, environment);
     EXPECT(c.exit_code == 2 && c.err && !*c.err && !*c.out, "rank 1: exit %d: %s", c.exit_code,
            c.err);
-    child_release(&c);
 }
 
 /* Before any rank starts. */
@@ -693,7 +690,6 @@ static void check_pinned(void)
     EXPECT(c.exit_code == 3 && child_is_line(c.err) &&
                strstr(err, "out of memory: host memory of layers asked "),
            "pinned memory: exit %d: %s", c.exit_code, err);
-    child_release(&c);
 #endif
 }
 
@@ -734,7 +730,6 @@ static void check_no_effect(void)
                strstr(c.err, "device.kind is cpu: no effect of device.cuda_graphs\n"),
            "%s", c.err);
     EXPECT(c.out && strstr(c.out, "M parameters, 1 rank: "), "%s", c.out);
-    child_release(&c);
     char *metrics = child_read("run/metrics.jsonl"), *last = metrics ? strrchr(metrics, '{') : NULL;
     EXPECT(last && strstr(last, "\"step\": 2") && !strstr(last, "\"lr\": 0,"), "%s", metrics);
     free(metrics);
@@ -755,7 +750,6 @@ static void check_no_effect(void)
            "%s", c.err);
     EXPECT(c.err && strstr(c.err, " warn train.recompute_modules names nothing that is kept"), "%s",
            c.err);
-    child_release(&c);
 }
 
 int main(void)
