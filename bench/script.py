@@ -27,6 +27,14 @@ def parser(doc, rounds=None, steps=None):
     return out
 
 
+def table(header, rows):
+    """In Markdown."""
+    widths = [max(len(str(r[i])) for r in [header] + rows) for i in range(len(header))]
+    for row in [header, ["-" * w for w in widths]] + rows:
+        print("| " + " | ".join(f"{cell:<{w}}" for cell, w in zip(row, widths)) + " |")
+    print()
+
+
 def write(path, value):
     """path None: nowhere."""
     if not path:
