@@ -357,7 +357,6 @@ static void check_damaged(void)
         CHILD_REFUSED(6, damages[i].wanted, "plan", "tiny.json", "--cluster", "cluster.json",
                       "--against", "run");
         EXPECT(whole && child_write(damages[i].file, whole), "%s", damages[i].file);
-        free(whole);
     }
 }
 
@@ -436,8 +435,6 @@ static void check_left_open(void)
                                   "\"start\":\"3\"}"),
            "%s", trace ? trace : "no trace");
     EXPECT(svg && strstr(svg, ", start 3"), "no start in the picture");
-    free(trace);
-    free(svg);
 }
 
 /* No claim of times: the sheet is of GPUs. */
@@ -502,7 +499,6 @@ static void check_against(void)
     CHILD_REFUSED(2, "--against run: its model is another: the weights of stage 0 take 4096 bytes",
                   "plan", "tiny.json", "--cluster", "cluster.json", "--against", "run");
     EXPECT(used && child_write("run/memory.json", used), "memory");
-    free(used);
     check_damaged();
     check_times_of_plan();
     check_left_open();
@@ -534,7 +530,6 @@ int main(void)
         snprintf(forced, sizeof forced, "%.*s\"moe_router_forced_load\": 1.5, %s",
                  (int)(rest - unforced), unforced, rest);
     EXPECT(rest && child_write("forced.json", forced), "forced.json");
-    free(unforced);
     check_against();
     return child_finish();
 }

@@ -149,7 +149,7 @@ static int signal_writer(const child *c, int number)
     for (int i = count; i-- > 0;) {
         char path[64];
         snprintf(path, sizeof path, "/proc/%d/comm", (int)all[i]);
-        char *name = child_read(path);
+        char *name = child_peek(path);
         const bool found = name && strcmp(name, "weft writer\n") == 0;
         free(name);
         if (found)
@@ -192,7 +192,6 @@ static int latest_step(void)
     char *text = child_read("async/checkpoints/latest");
     const char *digits = text ? strpbrk(text, "0123456789") : NULL;
     const int step = digits ? atoi(digits) : -1;
-    free(text);
     return step;
 }
 

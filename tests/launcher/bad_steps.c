@@ -209,7 +209,6 @@ static void read_losses(const char *run, losses *out)
         const char *bad = strstr(line, "\"bad_steps\": ");
         out->bad_steps = bad ? strtol(bad + strlen("\"bad_steps\": "), NULL, 10) : 0;
     }
-    free(text);
 }
 
 /* What the environment says of data and faults, "NAME=value"; sets: with a space between. */
@@ -334,8 +333,6 @@ static void check_same_state(const char *a, const char *b)
     snprintf(path[1], sizeof path[1], "%s/checkpoints/step-6/shards.json", b);
     char *first = child_read(path[0]), *second = child_read(path[1]);
     EXPECT(first && second && strcmp(first, second) == 0, "%s and %s: other weights", a, b);
-    free(first);
-    free(second);
 }
 
 /* The flip is in no checkpoint, since replicas are compared before a save, and the ranks that start

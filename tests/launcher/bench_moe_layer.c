@@ -108,8 +108,6 @@ int main(int argc, char **argv)
             check_times(json);
         char *trace = memory ? NULL : child_read("trace.svg");
         EXPECT(memory || (trace && !svg_unexplained(trace)), "no legend of the timeline");
-        free(trace);
-        free(text);
     }
     return child_finish();
 }

@@ -57,7 +57,6 @@ static void compare(const char *form)
     EXPECT(weft_dataset_num_documents(dataset) == 200 && !*at, "%s: not all chats", form);
     weft_dataset_close(dataset);
     weft_arena_release(&arena);
-    free(text);
 }
 
 static void chats_are_as_transformers_has_them(void)
@@ -119,7 +118,6 @@ static void answers_are_trained(void)
          *at = metrics ? strstr(metrics, "\"loss_tokens\": ") : NULL;
     const double count = at ? atof(at + strlen("\"loss_tokens\": ")) : 0;
     EXPECT(count > 0 && count < 4 * 64, "%g labels bear a loss", count);
-    free(metrics);
     EXPECT(rename("chatml.mask", "away") == 0, "no mask");
     CHILD_REFUSED(2, "that would be another run", "train", "--out", "run", "--resume", "--set",
                   "train_iters=3");

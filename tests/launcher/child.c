@@ -33,7 +33,7 @@ static void *keep(void *memory)
     return memory;
 }
 
-char *child_read(const char *path)
+char *child_peek(const char *path)
 {
     FILE *file = fopen(path, "rb");
     if (!file)
@@ -58,6 +58,11 @@ char *child_read(const char *path)
     return text;
 }
 
+char *child_read(const char *path)
+{
+    return keep(child_peek(path));
+}
+
 char *child_read_in(const char *folder, const char *name)
 {
     char path[512];
@@ -75,7 +80,6 @@ cJSON *child_read_json(const char *path)
     char *text = child_read(path);
     cJSON *json = child_parse(text);
     EXPECT(json, "%s: no JSON: %.100s", path, text);
-    free(text);
     return json;
 }
 
@@ -88,7 +92,6 @@ cJSON *child_read_metrics(const char *run)
         EXPECT(json, "%s: %.*s", run, (int)(end - line), line);
         cJSON_AddItemToArray(lines, json);
     }
-    free(text);
     return lines;
 }
 
@@ -164,7 +167,7 @@ bool child_wait_for_text(child *c, const char *path, const char *text)
 {
     for (int i = 0; i < 100 * CHILD_PATIENCE_S; i++) {
         const bool is_last = c && child_wait(c, 0);
-        char *got = child_read(path);
+        char *got = child_peek(path);
         const bool found = got && strstr(got, text);
         free(got);
         if (found || is_last)
@@ -218,8 +221,8 @@ static void ended(child *c, int status)
 {
     c->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     c->pid = 0;
-    c->out = keep(child_read(c->out_path));
-    c->err = keep(child_read(c->err_path));
+    c->out = child_read(c->out_path);
+    c->err = child_read(c->err_path);
     unlink(c->out_path);
     unlink(c->err_path);
 }
@@ -249,7 +252,7 @@ static int descendants(pid_t pid, pid_t *out, int count, int capacity)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    char *text = child_read(path);
+    char *text = child_peek(path);
     int first = count;
     for (char *at = text, *end; at && count < capacity; at = end) {
         long number = strtol(at, &end, 10);
@@ -302,7 +305,7 @@ bool child_is_gone(pid_t pid)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    char *text = child_read(path), *after = text ? strrchr(text, ')') : NULL;
+    char *text = child_peek(path), *after = text ? strrchr(text, ')') : NULL;
     bool gone = !after || after[1] == '\0' || after[2] == 'Z' || after[2] == 'X';
     free(text);
     return gone;
@@ -445,8 +448,6 @@ void child_expect_losses(const char *run, const char *wanted)
     char *got = child_losses(run), *of_wanted = child_losses(wanted);
     EXPECT(got && of_wanted && *got && strcmp(got, of_wanted) == 0, "%s:\n%s\nnot %s:\n%s", run,
            got, wanted, of_wanted);
-    free(got);
-    free(of_wanted);
 }
 
 void child_make_corpus(const char *dataset, int bytes)
@@ -467,7 +468,6 @@ const char *child_cluster(const char *name, const char *to)
     EXPECT(sheet && strlen(sheet) < sizeof text && child_write(to, sheet), "no cluster from %s",
            path);
     snprintf(text, sizeof text, "%s", sheet ? sheet : "");
-    free(sheet);
     return text;
 }
 

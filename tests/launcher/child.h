@@ -102,9 +102,11 @@ int child_finish(void);
 void child_drop_folder(char *text);
 /* Writes a file; false on failure. */
 bool child_write(const char *path, const char *text);
-/* The file's text, malloc'd; NULL: cannot be read. */
+/* The file's text, there until the program ends; NULL: cannot be read. */
 char *child_read(const char *path);
-/* The same of folder/name. */
+/* The same, the caller's to free, of what is read again and again. */
+char *child_peek(const char *path);
+/* As child_read of folder/name. */
 char *child_read_in(const char *folder, const char *name);
 /* What a JSON file holds; without any the check fails, and it is NULL. */
 struct cJSON *child_read_json(const char *path);
@@ -114,7 +116,7 @@ struct cJSON *child_read_metrics(const char *run);
 void child_make_corpus(const char *dataset, int bytes);
 /* Writes examples/clusters/NAME.json as the file `to`, and gives its text until the next call. */
 const char *child_cluster(const char *name, const char *to);
-/* What the lines of metrics.jsonl in the folder have before times: steps and losses; malloc'd. */
+/* What the lines of metrics.jsonl in the folder have before times: steps and losses. */
 char *child_losses(const char *run);
 /* They are the same in two of them, and some. */
 void child_expect_losses(const char *run, const char *wanted);

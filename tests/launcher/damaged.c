@@ -293,19 +293,8 @@ static void check_cut_under_run(void)
 
 static bool holds(const char *path, const char *wanted)
 {
-    char *text = child_read(path);
-    const bool found = text && strstr(text, wanted);
-    free(text);
-    return found;
-}
-
-/* Within half a minute. */
-static bool comes_to_hold(const char *path, const char *wanted)
-{
-    struct timespec pause = {0, 5000000};
-    for (int i = 0; i < 6000 && !holds(path, wanted); i++)
-        nanosleep(&pause, NULL);
-    return holds(path, wanted);
+    const char *text = child_read(path);
+    return text && strstr(text, wanted);
 }
 
 /* Numbers that no run counts to, in manifests whose hashes are right. */
@@ -338,7 +327,6 @@ static void check_forged(void)
             EXPECT(child_write(manifest, text), "%s", manifest);
         }
         child_refused(resume, 6, forged[i].said);
-        free(text);
         write_bytes(manifest, b.data, b.count);
     }
     free(b.data);
@@ -379,7 +367,7 @@ static void check_overwritten_under_run(const char *run, const char *mesh)
            "no start");
     char path[64];
     snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    EXPECT(comes_to_hold(path, "\"step\": 1,"), "no step");
+    EXPECT(child_wait_for_text(NULL, path, "\"step\": 1,"), "no step");
     FILE *file = fopen("corpus.bin", "r+b");
     EXPECT(file && fwrite(other.data, 1, other.count, file) == other.count && fclose(file) == 0,
            "cannot write");
@@ -415,13 +403,14 @@ static void check_fails_once(void)
                              "restart_delay_s=1"),
                        NULL),
            "no start");
-    EXPECT(comes_to_hold("fails/metrics.jsonl", "\"step\": 1,"), "no step");
+    EXPECT(child_wait_for_text(NULL, "fails/metrics.jsonl", "\"step\": 1,"), "no step");
     EXPECT(truncate("corpus.bin", 101) == 0, "cannot cut");
-    EXPECT(comes_to_hold(c.err_path, "the job ended with exit code 6 after step "), "goes on");
+    EXPECT(child_wait_for_text(NULL, c.err_path, "the job ended with exit code 6 after step "),
+           "goes on");
     write_bytes("corpus.bin", b.data, b.count);
     int starts = 0;
     for (int i = 0; i < 6000 && starts < 2; i++) {
-        char *said = child_read(c.out_path);
+        char *said = child_peek(c.out_path);
         starts = count_of(said, "share of peak: ");
         free(said);
         nanosleep(&pause, NULL);
@@ -514,13 +503,14 @@ static void check_full(void)
                     NULL);
     setrlimit(RLIMIT_FSIZE, &before);
     EXPECT(started, "no start");
-    EXPECT(comes_to_hold(c.err_path, "full/metrics.jsonl: cannot write: File too large; training "
-                                     "goes on, and the next line is tried again\n"),
+    EXPECT(child_wait_for_text(NULL, c.err_path,
+                               "full/metrics.jsonl: cannot write: File too large; training "
+                               "goes on, and the next line is tried again\n"),
            "no warning");
     EXPECT(access("full/trace.json", F_OK) != 0 || access("full/trace.svg", F_OK) != 0,
            "the timeline has room");
     EXPECT(started && prlimit(c.pid, RLIMIT_FSIZE, &before, NULL) == 0, "no room");
-    EXPECT(comes_to_hold("full/trace.svg", "</svg>"), "no timeline");
+    EXPECT(child_wait_for_text(NULL, "full/trace.svg", "</svg>"), "no timeline");
     if (started)
         kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, CHILD_PATIENCE_S), "goes on");
@@ -575,7 +565,6 @@ static void check_latest_is(const char *run, const char *wanted)
 {
     char *text = child_read_in(run, "checkpoints/latest");
     EXPECT(text && strcmp(text, wanted) == 0, "%s: latest is %s", run, text);
-    free(text);
 }
 
 /* A folder that cannot be removed lies in the way of one save: amid a run it is tried again, at its
@@ -669,8 +658,6 @@ static void check_metrics(void)
     EXPECT(now && strncmp(now, "{\"step\": 1, \"long\": 0}\n", 23) == 0 &&
                !strstr(now, "\"long\": 1") && before && strstr(now, before),
            "metrics: %.300s", now);
-    free(before);
-    free(now);
 }
 
 int main(void)

@@ -132,7 +132,6 @@ static int check_metrics_file(const char *path, int moe_step, double losses[MAX_
 {
     char *text = child_read(path);
     int count = check_metrics(text, moe_step, losses);
-    free(text);
     return count;
 }
 
@@ -159,7 +158,6 @@ static void check_timeline(void)
     const char *title = svg ? strstr(svg, ">Step ") : NULL;
     EXPECT(title && strstr(title, "s, bubble ") && strstr(title, " %</text>"), "no title");
     EXPECT(svg && strstr(svg, ">rank 3: stage 1, tp 1"), "no place of rank 3");
-    free(svg);
 }
 
 /* Every rank's bytes by purpose: what the model takes is more on no rank than its device held, and
@@ -248,20 +246,18 @@ static void check_generate(void)
     const char *args[] = {
         "generate", "run", "--prompt", "the quick\xe2", "--num-tokens", "20", "--json",
         "--seed",   "5",   NULL};
-    char *texts[3] = {NULL};
+    const char *texts[3] = {NULL};
     for (int i = 0; i < 3; i++) {
         args[8] = i < 2 ? "5" : "6";
         cJSON *json = child_json(args);
         const cJSON *tokens = cJSON_GetObjectItem(json, "tokens");
         EXPECT(cJSON_GetArraySize(tokens) == 30 && cJSON_GetArrayItem(tokens, 9)->valueint == 0xe2,
                "other tokens");
-        texts[i] = strdup(text_of(json, "text"));
+        texts[i] = text_of(json, "text");
         EXPECT(strncmp(texts[i], "the quick\xef\xbf\xbd", 12) == 0, "does not go on: %s", texts[i]);
     }
     EXPECT(strcmp(texts[0], texts[1]) == 0, "seed 5 gives %s and %s", texts[0], texts[1]);
     EXPECT(strcmp(texts[0], texts[2]) != 0, "seeds 5 and 6 give the same");
-    for (int i = 0; i < 3; i++)
-        free(texts[i]);
 }
 
 /* Tokens come as they are made: a text that nobody waits for to its end is not lost. */
@@ -321,7 +317,6 @@ static void check_json(const double losses[MAX_STEPS])
         EXPECT(fabs(alone[i] / losses[i] - 1) < 1e-5, "step %d: %.9g on 4 ranks, %.9g on one",
                i + 1, losses[i], alone[i]);
     EXPECT(access("alone/checkpoints", F_OK) != 0, "checkpoints in spite of no_save");
-    free(text);
 }
 
 /* The parts of an MoE layer whose tokens travel, in the timeline of every rank. */
@@ -385,7 +380,6 @@ static void check_chosen_timeline(void)
     for (int rank = 0; rank < 4; rank++)
         EXPECT((count_process(events, rank) > 0) == (rank == 1 || rank == 3), "rank %d", rank);
     EXPECT(svg && strstr(svg, ">2 of 4 ranks: tp 2"), "no number of ranks");
-    free(svg);
 }
 
 /* Tensor-sharded experts between the nodes, in two partitions: metrics and timeline say so. */
@@ -403,7 +397,6 @@ static void check_expert_parallel(void)
         EXPECT(strstr(line, "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"none\", "
                             "\"moe_all_to_all\": \"direct\""),
                "%s", line);
-    free(text);
     EXPECT(check_metrics_file("expert/metrics.jsonl", 1, losses) == 3, "not 3 lines of metrics");
     check_expert_timeline();
 }
@@ -455,7 +448,6 @@ static void check_little_room(void)
                    strstr(err, "/dev/shm has 8 MiB free, and 4 ranks may share 64 MiB: their "
                                "memory lies under "),
                "little memory: exit %d: %s", code, err);
-        free(err);
     } else {
         printf("little memory: skipped: no mounts of its own\n");
     }
@@ -465,7 +457,6 @@ static void check_little_room(void)
     EXPECT(WEXITSTATUS(code) == 2 && child_is_line(err) &&
                strstr(err, "4 ranks take up to 96 open files each, and ulimit -n allows 24"),
            "few files: exit %d: %s", WEXITSTATUS(code), err);
-    free(err);
 }
 
 /* Rank 0 comes late to what is wrong in all; the rank that found it first waits for its word. */
@@ -482,7 +473,6 @@ static void check_late_word(void)
     char *err = child_read("err");
     EXPECT(WEXITSTATUS(code) == 2 && err && strstr(err, "weft train: --set lrr=1: "),
            "late: exit %d: %s", WEXITSTATUS(code), err);
-    free(err);
 }
 
 int main(void)

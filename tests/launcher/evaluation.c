@@ -65,7 +65,6 @@ static void train(const char *run, const char *mesh, const char *precision, doub
     EXPECT(read_evaluations(text, out) == 2, "%s: not two evaluations:\n%s", run, text);
     EXPECT(out[0] != out[1], "the loss stands still");
     *out_bytes = worst_peak(text);
-    free(text);
 }
 
 /* --json's loss, with up to four more arguments. */
@@ -114,8 +113,6 @@ static void check_alone(void)
            "not the run's loss in less memory");
     char *after = list("alone");
     EXPECT(before && after && strcmp(before, after) == 0, "before:\n%s\nafter:\n%s", before, after);
-    free(before);
-    free(after);
 }
 
 /* A last step that the interval does not divide is evaluated, too, and a run that goes on from it
@@ -134,7 +131,6 @@ static void check_last(void)
             snprintf(found + strlen(found), sizeof found - strlen(found), "%d ",
                      atoi(line + strlen("{\"step\": ")));
     EXPECT(strcmp(found, wanted) == 0, "evaluated behind steps %s", found);
-    free(text);
 }
 
 static void check_mesh(const char *run, const char *mesh, const char *precision)
@@ -195,13 +191,11 @@ static void check_resume(void)
              text);
     EXPECT(child_write("alone/metrics.jsonl", longer), "alone/metrics.jsonl");
     free(longer);
-    free(text);
     child_says(
         WORDS("train", "alone/config.json", "--out", "alone", "--resume", "--set", "train_iters=6"),
         0, WORDS("\nstep 6  validation loss "), NULL);
     text = child_read("alone/metrics.jsonl");
     EXPECT(read_evaluations(text, losses) == 3 && losses[2] > 1, "not 3 evaluations:\n%s", text);
-    free(text);
 }
 
 /* No batches are no evaluation, which wants no part of the data. */
@@ -211,7 +205,6 @@ static void check_none(void)
                "--set", "train_iters=2");
     char *text = child_read("none/metrics.jsonl");
     EXPECT(text && !strstr(text, "validation_loss"), "%s", text);
-    free(text);
     CHILD_REFUSED(2, "--iters is missing: the run's train.eval_iters is 0", "eval", "none",
                   "--split", "train");
     CHILD_GOOD("eval", "none", "--split", "train", "--iters", "1");

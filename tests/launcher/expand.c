@@ -63,7 +63,6 @@ static void replace(const char *from, const char *path, const char *what, const 
         fprintf(out, "%.*s%s%s", (int)(at - text), text, with, at + strlen(what));
         fclose(out);
     }
-    free(text);
 }
 
 /* --- what the rows say --------------------------------------------------------------------- */
@@ -131,7 +130,6 @@ static void check_contexts(void)
     EXPECT(page && strstr(page, "today, 4096 tokens") && strstr(page, "1048576 tokens") &&
                strstr(page, "horizontal") && strstr(page, "vertical"),
            "the page has no ladder");
-    free(page);
     const int num = cJSON_GetArraySize(cJSON_GetObjectItem(json, "steps"));
     EXPECT(num == 9, "%d rows of doublings", num);
     for (int i = 0; i < num; i++) {
@@ -356,12 +354,10 @@ static void check_alone(const char *alone)
         CHILD_RUN(&c, "expand", "large.json", "--cluster", "h100.json", "--context",
                   "131072,524288");
         EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-        texts[i] = strdup(c.out);
+        texts[i] = c.out;
     }
     child_program = NULL;
     EXPECT(strcmp(texts[0], texts[1]) == 0, "weft-plan says\n%s\nand weft\n%s", texts[1], texts[0]);
-    free(texts[0]);
-    free(texts[1]);
 }
 
 /* --- emitted ladders train ----------------------------------------------------------------- */
@@ -395,7 +391,6 @@ static void check_emitted_nodes(void)
     EXPECT(script && strstr(script, " on 1 node: ") &&
                strstr(script, "Planned on GPUs, and device.kind is cpu"),
            "%s", script ? script : "no script");
-    free(script);
     run_script("\"it's nodes/step-0.sh\" --set train.train_iters=3");
     /* From anywhere. */
     EXPECT(mkdir("elsewhere", 0777) == 0, "no folder");
@@ -463,7 +458,6 @@ static void check_emitted_run(void)
     EXPECT(said &&
                strstr(said, "; samples get another order: some tokens of this epoch come again"),
            "silent about the order: %s", said);
-    free(said);
     EXPECT(isfinite(loss_at("straight", 8)), "no eighth loss");
 }
 
@@ -478,14 +472,12 @@ static void check_folders(void)
                "mixed");
     char *text = child_read("mixed/step-3.json");
     EXPECT(text, "no step 3");
-    free(text);
     child_refused(args, 2, "--force");
     child_refused(of_itself, 2, "would replace CONFIG");
     args[8] = "--force";
     child_good(args);
     text = child_read("mixed/step-1.sh");
     EXPECT(text, "no step 1");
-    free(text);
     EXPECT(!child_read("mixed/step-2.json") && !child_read("mixed/step-3.sh"),
            "another ladder's steps");
 }

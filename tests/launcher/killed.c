@@ -65,7 +65,6 @@ static int read_metrics(const run *r, char *lines[STEPS])
         lines[step - 1] = strdup(line);
         last = step;
     }
-    free(text);
     return last;
 }
 
@@ -102,7 +101,9 @@ static bool start(const run *r, child *c)
 
 static size_t metrics_length(const run *r)
 {
-    char *text = child_read_in(r->name, "metrics.jsonl");
+    char path[64];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", r->name);
+    char *text = child_peek(path);
     size_t length = text ? strlen(text) : 0;
     free(text);
     return length;
@@ -262,7 +263,6 @@ static void stop(const run *r, int number)
            "%s: signal %d: exit %d, %s%s", r->name, number, c.exit_code, c.out, c.err);
     for (int i = 0; i < STEPS; i++)
         free(lines[i]);
-    free(latest);
 }
 
 /* Reports the first step that differs. */

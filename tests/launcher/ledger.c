@@ -200,7 +200,6 @@ static void check_joules(void)
             strstr(text, "\"step\": 1, \"joules\": 42.5, \"tokens\": 10, \"gpu_joules\": 40}\n") &&
             strstr(text, "\"step\": 2}\n"),
         "%s", text);
-    free(text);
     EXPECT_OK(weft_ledger_read("run-joules/ledger.jsonl", &a));
     EXPECT(near(a.joules, 49.5) && near(a.gpu_joules, 47) && near(a.tokens, 30) &&
                a.num_damaged == 0,
@@ -220,14 +219,15 @@ static bool start(child *c, const char *mesh)
 static double last_metric(const char *key)
 {
     double value = NAN;
-    char *text = child_read("run/metrics.jsonl");
+    char *text = child_peek("run/metrics.jsonl");
     char *end = text ? strrchr(text, '\n') : NULL;
     if (end) {
         *end = '\0';
         const char *line = strrchr(text, '\n');
-        cJSON *json = child_parse(line ? line + 1 : text);
+        cJSON *json = cJSON_Parse(line ? line + 1 : text);
         const cJSON *item = cJSON_GetObjectItem(json, key);
         value = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+        cJSON_Delete(json);
     }
     free(text);
     return value;

@@ -563,7 +563,6 @@ static void edit(const char *path, const char *from, const char *to)
     out = calloc(1, strlen(text) + strlen(to) + 1);
     sprintf(out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
     EXPECT(child_write(path, out), "%s", path);
-    free(text);
     free(out);
 }
 
@@ -871,7 +870,6 @@ static void an_index_counts_parameters(void)
     char *text = child_read("index.json");
     EXPECT(text && strstr(text, "\"total_parameters\": 8,") && strstr(text, "\"total_size\": 48"),
            "%s", text);
-    free(text);
 }
 
 /* Found while tensors are written: nothing of them stays. */

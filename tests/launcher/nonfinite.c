@@ -100,7 +100,6 @@ static void check(const char *run, const char *mesh, const char *poisoned, const
         check_lines(mesh, &c, part);
     char *text = child_read_in(run, "checkpoints/latest");
     EXPECT(text && strcmp(text, latest) == 0, "%s: latest is %s", mesh, text);
-    free(text);
 }
 
 /* Every weight and moment of this process, one after the other. */

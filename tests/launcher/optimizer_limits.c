@@ -216,7 +216,6 @@ static void check_seen(void)
     EXPECT(trace && strstr(trace, "\"download\"") && strstr(trace, "\"to_host\"") &&
                strstr(trace, "\"host\"") && strstr(trace, "\"upload\""),
            "no copies in the timeline: %.2000s", trace);
-    free(trace);
     child_says(WORDS("plan", "c.json", "--cluster", "cluster.json", "--set", HOST), 0,
                WORDS("  in host memory ", "      0  optimizer ", "!activations"), NULL);
 }
@@ -250,7 +249,6 @@ static double paced_ms(const char *set, const char *pace)
     char *text = child_read("run/metrics.jsonl");
     for (const char *at = text; at && (at = strstr(at, "\"step_ms\": ")); at++)
         least = fmin(least, atof(at + strlen("\"step_ms\": ")));
-    free(text);
     return least;
 }
 

@@ -103,7 +103,6 @@ static void check_given(void)
     char *text = child_read("given/metrics.jsonl");
     EXPECT(check_shares(text) == 1, "no step was the best");
     EXPECT(text && strstr(text, "\"peak_flops_from\": \"achieved\""), "%.1000s", text);
-    free(text);
 }
 
 /* The peak of an emulated accelerator is its pace. It gives the losses of the machine itself. */
@@ -120,8 +119,6 @@ static void check_paced(void)
         b = strstr(b + 1, "\"loss\": ");
         EXPECT(a && b && strtod(a + 8, NULL) == strtod(b + 8, NULL), "step %d", i + 1);
     }
-    free(paced);
-    free(plain);
 }
 
 /* Beside processes that want all cores. */

@@ -715,7 +715,6 @@ static void check_outputs(const char *sheet)
                   "./new.json");
     char *text = child_read("cluster.json");
     EXPECT(text && strcmp(text, sheet) == 0, "another cluster.json");
-    free(text);
 }
 
 /* The same bytes from the program that links no MPI, HDF5, oneDNN or CUDA. */

@@ -26,8 +26,7 @@ static char *output_of(const char *const *args)
     child c;
     child_run(&c, args, NULL);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    char *out = c.exit_code == 0 ? strdup(c.out) : NULL;
-    return out;
+    return c.exit_code == 0 ? c.out : NULL;
 }
 
 /* Each program, below the line of its name, is what its parse prints. */
@@ -96,10 +95,7 @@ static void check_round_trips(void)
             char *again = output_of(args);
             EXPECT(again && strcmp(again, program) == 0, "%s, %s: not the same by its CSV",
                    rows[i].mesh, rows[i].set);
-            free(again);
         }
-        free(program);
-        free(csv);
     }
 }
 
@@ -108,7 +104,6 @@ static cJSON *summary_of(const char *const *args)
     char *text = output_of(args);
     cJSON *json = child_parse(text);
     EXPECT(json, "no JSON");
-    free(text);
     return json;
 }
 
@@ -141,7 +136,6 @@ static void expect_file(const char *path, const char *part)
 {
     char *text = child_read(path);
     EXPECT(text && strstr(text, part), "%s has no %s", path, part);
-    free(text);
 }
 
 static void expect_drawing(const char *path, const char *part)
@@ -150,7 +144,6 @@ static void expect_drawing(const char *path, const char *part)
     EXPECT(text && svg_is_well_formed(text) && strstr(text, part), "%s has no %s", path, part);
     EXPECT(text && !svg_unexplained(text), "no legend for %.60s",
            text ? svg_unexplained(text) : "");
-    free(text);
 }
 
 /* All levels are printed and drawn, by FLOPs and by a cluster. */
@@ -171,7 +164,6 @@ static void check_levels(void)
                 check_programs(text, rows[i].level, rows[i].num_programs);
             expect_drawing("s.svg", rows[i].slice);
             expect_file("s.json", rows[i].slice);
-            free(text);
             remove("s.svg");
             remove("s.json");
         }
@@ -188,7 +180,6 @@ static void check_offloaded(void)
     for (const char *at = text; at && (at = strstr(at, "upload ")); at++)
         num++;
     EXPECT(num == 2 * 2, "%d uploads", num);
-    free(text);
 }
 
 /* Attention over context-parallel ranks is a program inside a layer, beside the experts'. A block
@@ -211,7 +202,6 @@ static void check_attention(void)
             check_programs(text, rows[i / 2].set, rows[i / 2].num_programs);
         expect_drawing("a.svg", "</svg>");
         expect_file("a.json", rows[i / 2].slice);
-        free(text);
         remove("a.svg");
         remove("a.json");
     }
@@ -255,11 +245,9 @@ static void check_pairs(void)
         EXPECT(strstr(text, "forward compute host pair mb=3"), "no pair of micro-batch 3:\n%s",
                text);
     }
-    free(text);
     text = output_of(WORDS("schedule", "c.json", "--program", "--set", PAIRS "=true", "--set",
                            "model.num_experts=0"));
     EXPECT(text && !strstr(text, " pair "), "pairs without experts:\n%s", text);
-    free(text);
 }
 
 static void check_refusals(void)
@@ -303,7 +291,6 @@ static void check_memory(void)
                                  "train.global_batch_size=1048576"));
     EXPECT(getrusage(RUSAGE_CHILDREN, &usage) == 0, "getrusage");
     EXPECT(text && usage.ru_maxrss < 200000, "%ld kB of a million micro-batches", usage.ru_maxrss);
-    free(text);
 #endif
 }
 
@@ -322,17 +309,13 @@ static void check_keys(void)
            "cannot write v.json");
     text = output_of(WORDS("schedule", "v.json", "--mesh", "pp=4,vp=2"));
     EXPECT(text && strstr(text, " 8 virtual stages"), "--mesh vp=2: %s", text);
-    free(text);
     text = output_of(WORDS("schedule", "v.json", "--mesh", "pp=4"));
     EXPECT(text && strstr(text, " 4 virtual stages"), "the file's vp: %s", text);
-    free(text);
     text = output_of(WORDS("schedule", "v.json", "--set", "pipeline_schedule=1f1b", "--csv"));
     EXPECT(text && child_write("order.csv", text), "no order");
     char *again = output_of(
         WORDS("schedule", "v.json", "--set", "pipeline_schedule_file=order.csv", "--csv"));
     EXPECT(text && again && strcmp(text, again) == 0, "the command's file: %s", again);
-    free(text);
-    free(again);
     CHILD_REFUSED(2,
                   "parallel.pipeline_schedule: zb_h1, and pipeline_schedule_file says another "
                   "order; leave one out",
@@ -359,8 +342,6 @@ static void check_alone(const char *alone)
     char *pure = output_of(args);
     child_program = NULL;
     EXPECT(whole && pure && strcmp(whole, pure) == 0, "weft-plan says something else");
-    free(whole);
-    free(pure);
 }
 
 int main(void)

@@ -525,8 +525,6 @@ static void check_best(void)
     char *page = child_read("best.html"), *trace = child_read("t.json");
     EXPECT(page && strstr(page, "links between nodes x2") && trace && strstr(trace, "traceEvents"),
            "no page or no timeline");
-    free(page);
-    free(trace);
 }
 
 /* ZeRO-2 and 3 are tried where memory does not ask for them: their reductions run beside passes. */
@@ -707,7 +705,6 @@ static void check_unused(void)
            c.out);
     EXPECT(page && strstr(page, "5 nodes: 4 of 5 devices are used: no mesh of 5 devices"),
            "the page does not say why");
-    free(page);
 }
 
 /* A batch of 60 on one rank: all divisors up to 16, and the largest. */
@@ -813,7 +810,6 @@ static void check_nothing_fits(void)
     EXPECT(page && strstr(page, "No mesh fits; what comes nearest") &&
                strstr(page, "; b 1, zero ") && !strstr(page, "speed over memory"),
            "the page of what does not fit");
-    free(page);
 }
 
 /* What is emitted for this machine's kind trains. */

@@ -73,7 +73,6 @@ static bool skip(const mesh *m, bool windows, int rank, int number)
     }
     EXPECT(num_right > 0, "%s: %s", what, c.err);
     free(text);
-    free(call);
     return true;
 }
 

@@ -228,7 +228,6 @@ static void train(const char *stack, const char *run, const char *mesh, double o
     EXPECT(norm && sscanf(line, "{\"step\": 3, \"loss\": %lf", &out[0]) == 1 &&
                sscanf(norm, "\"grad_norm\": %lf", &out[1]) == 1,
            "%s: no step 3", run);
-    free(text);
 }
 
 static void check_untied(void)
@@ -310,8 +309,6 @@ static void check_option(void)
     const char *a = option ? strstr(option, "{\"step\": 3") : NULL;
     const char *b = own ? strstr(own, "{\"step\": 3") : NULL;
     EXPECT(a && b && strncmp(a, b, strcspn(b, "l") + 30) == 0, "by option %s, by layers %s", a, b);
-    free(option);
-    free(own);
 }
 
 int main(int argc, char **argv)

@@ -47,7 +47,7 @@ static bool catches(pid_t pid, int number)
     char path[64];
     unsigned long long mask = 0;
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    char *text = child_read(path), *line = text ? strstr(text, "SigCgt:") : NULL;
+    char *text = child_peek(path), *line = text ? strstr(text, "SigCgt:") : NULL;
     if (line)
         sscanf(line, "SigCgt: %llx", &mask);
     free(text);
@@ -95,7 +95,6 @@ static pid_t starter_of(pid_t rank)
     char *text = child_read(path), *after = text ? strrchr(text, ')') : NULL;
     if (after)
         sscanf(after, ") %*c %d", &parent);
-    free(text);
     return parent;
 }
 
@@ -235,7 +234,6 @@ static void stop_evaluation(const char *run, const char *mesh)
     const char *next = text ? strstr(text, "{\"step\": 2, \"loss\"") : NULL;
     EXPECT(owed && next && owed < next, "%s: no evaluation of step 1 before step 2:\n%s", run,
            text);
-    free(text);
 }
 
 /* Amid the evaluation of a step that is due to be saved: the step is not lost. */
@@ -348,7 +346,6 @@ static int check_listening(const char *table, const char *loopback, const pid_t 
                 count++;
             }
     }
-    free(text);
     return count;
 }
 

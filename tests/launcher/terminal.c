@@ -99,7 +99,6 @@ static void check_launcher(void)
                    !strstr(log, "\nstep 11/2000"),
                "not a line each 10 steps:\n%.2000s", log);
     }
-    free(log);
 }
 
 int main(void)

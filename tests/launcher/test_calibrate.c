@@ -207,7 +207,6 @@ CASE(one_rank_measures_what_it_can)
     char *text = child_read("b.json");
     assert_non_null(text);
     assert_string_equal(c.out, text);
-    free(text);
     OK(weft_cluster_read("b.json", &cluster));
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         assert_int_equal(weft_cluster_knows(&cluster, (weft_cost_kind)i),

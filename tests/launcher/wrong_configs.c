@@ -732,7 +732,6 @@ static void check_no_effect(void)
     EXPECT(c.out && strstr(c.out, "M parameters, 1 rank: "), "%s", c.out);
     char *metrics = child_read("run/metrics.jsonl"), *last = metrics ? strrchr(metrics, '{') : NULL;
     EXPECT(last && strstr(last, "\"step\": 2") && !strstr(last, "\"lr\": 0,"), "%s", metrics);
-    free(metrics);
     child_run(&c,
               WORDS("train", "c.json", "--out", "offloads", "--set", "num_experts=0", "--set",
                     "moe_num_partitions=1", "--set", "eval_interval=0", "--set",
