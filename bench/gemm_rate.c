@@ -13,7 +13,6 @@
 #include <weft/kernels.h>
 
 #include "bench/bench.h"
-#include "kernels/kernels.h"
 
 enum { ROWS = 1024, SEQ = 256, VOCABULARY = 50304, PASSES = 6 };
 

@@ -17,7 +17,6 @@
 #include "bench/bench.h"
 #include "comm/comm.h"
 #include "core/device/device.h"
-#include "core/trace/trace.h"
 
 enum { MAX_LENGTHS = 8 };
 

@@ -1,4 +1,5 @@
-"""What the scripts of this folder share: each other's functions, and a run's files."""
+"""What the scripts of this folder share: each other's functions, options, and a run's files."""
+import argparse
 import importlib.machinery
 import importlib.util
 import json
@@ -15,7 +16,29 @@ def load(name):
     return module
 
 
+def parser(doc, rounds=None, steps=None):
+    """Of a script's line, with the options that many have."""
+    out = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("--rounds", rounds), ("--steps", steps)):
+        if default:
+            out.add_argument(name, type=int, default=default)
+    out.add_argument("--weft", type=os.path.abspath, default="build/weft")
+    out.add_argument("--json", help="a file for all results")
+    return out
+
+
+def table(header, rows):
+    """In Markdown."""
+    widths = [max(len(str(r[i])) for r in [header] + rows) for i in range(len(header))]
+    for row in [header, ["-" * w for w in widths]] + rows:
+        print("| " + " | ".join(f"{cell:<{w}}" for cell, w in zip(row, widths)) + " |")
+    print()
+
+
 def write(path, value):
+    """path None: nowhere."""
+    if not path:
+        return
     with open(path, "w") as file:
         json.dump(value, file, indent=1)
 

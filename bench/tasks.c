@@ -11,8 +11,6 @@
 #include <stdlib.h>
 
 #include "bench/bench.h"
-#include "core/trace/trace.h"
-#include "schedule/operands.h"
 #include "schedule/pass.h"
 #include "schedule/pipeline/pipeline.h"
 #include "schedule/run.h"

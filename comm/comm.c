@@ -2,7 +2,6 @@
 #include "comm/comm_ops.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/fold.h"

@@ -5,7 +5,6 @@
  * hash where it is sent, and takes it away where it is received; so does each row of an all_to_all.
  * What all ranks issue alike cancels out. */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/comm_ops.h"

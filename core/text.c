@@ -1,6 +1,5 @@
 #include "core/text.h"
 
-#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,13 +1,9 @@
 /* Reads a cluster from its JSON file. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/cluster/internal.h"
-#include "core/file.h"
 #include "core/options/options.h"
 
 /* --- the sections of hardware ---------------------------------------------------------------- */

@@ -1,6 +1,5 @@
 #include "core/options/options.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/json.h"

@@ -1,12 +1,10 @@
 #include "launcher/jobs/jobs.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <spawn.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,5 +1,4 @@
 /* Slurm: a batch script that stops before its time is over, and queues itself again. */
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,8 +2,8 @@
  *
  * Every bench measures paired: each round runs all forms in turn, so that noise meets all alike. It
  * reports medians and quartiles of the slowest rank's times. Rank 0 prints a table, or with --json
- * one JSON object; --svg FILE draws the same numbers. These come at the end; until then a bench
- * says on standard error what it measures. */
+ * one JSON object. These come at the end; until then a bench says on standard error what it
+ * measures. */
 #ifndef WEFT_LAUNCHER_MEASURING_BENCH_H
 #define WEFT_LAUNCHER_MEASURING_BENCH_H
 
@@ -11,9 +11,8 @@
 #include "launcher/report/report.h"
 
 typedef struct weft_bench_options {
-    bool json;       /* instead of tables */
-    const char *svg; /* NULL: none */
-    int rounds;      /* measured ones, after warm-up */
+    bool json;  /* instead of tables */
+    int rounds; /* measured ones, after warm-up */
 } weft_bench_options;
 
 typedef struct weft_spread {
@@ -22,8 +21,6 @@ typedef struct weft_spread {
 } weft_spread;
 /* Sorts `values`. num >= 1. */
 weft_spread weft_spread_of(double *values, int num);
-/* Of us, in ms. */
-weft_spread weft_spread_ms(const weft_spread *us);
 
 /* A line on standard error, of one rank, which `speaks`: what is measured. At most one in five
  * seconds, the first at once. */
@@ -34,18 +31,5 @@ weft_counted weft_bench_left(double us, int done, int all);
 
 /* Rows of it: median, low and high in JSON; nothing of one without values. */
 void weft_bench_report_spread(weft_report *report, const char *key, const weft_spread *spread);
-
-/* Groups of bars with their quartiles: readable in light and dark. labels: one a bar; groups: one a
- * group of num_bars bars. values[group * num_bars + bar]. legend: a line that explains labels. */
-typedef struct weft_bars {
-    const char *title, *unit, *legend;
-    int num_groups, num_bars;
-    const char *const *groups, *const *labels;
-    const weft_spread *values;
-} weft_bars;
-weft_status weft_bars_write_svg(const weft_bars *bars, FILE *out) WEFT_CHECKED;
-
-/* Writes a file beside `path` and renames it. WEFT_FILE. */
-weft_status weft_bench_write_svg(const weft_bars *bars, const char *path) WEFT_CHECKED;
 
 #endif

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/device/device.h"
-#include "core/trace/trace.h"
 
 /* --- the ends ------------------------------------------------------------------------------ */
 

@@ -1,10 +1,8 @@
 /* Measuring one MoE layer in all its forms. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
-#include "core/log.h"
 #include "core/trace/trace.h"
 #include "launcher/measuring/bench_moe.h"
 #include "launcher/planning/moe_choice.h"

@@ -2,10 +2,8 @@
 
 #include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
 
 #include "core/clock.h"
-#include "core/file.h"
 #include "core/sorted.h"
 
 weft_spread weft_spread_of(double *values, int num)
@@ -15,11 +13,6 @@ weft_spread weft_spread_of(double *values, int num)
                          .low = weft_quantile(values, num, 0.25),
                          .high = weft_quantile(values, num, 0.75),
                          .count = num};
-}
-
-weft_spread weft_spread_ms(const weft_spread *us)
-{
-    return (weft_spread){us->median / 1e3, us->low / 1e3, us->high / 1e3, us->count};
 }
 
 void weft_bench_tell(bool speaks, const char *format, ...)
@@ -55,11 +48,4 @@ void weft_bench_report_spread(weft_report *r, const char *key, const weft_spread
     weft_report_value(r, "low", spread->low);
     weft_report_value(r, "high", spread->high);
     weft_report_close(r);
-}
-
-weft_status weft_bench_write_svg(const weft_bars *bars, const char *path)
-{
-    weft_new_file file;
-    WEFT_TRY(weft_new_file_open(path, &file));
-    return weft_new_file_close(&file, weft_bars_write_svg(bars, file.file));
 }

@@ -15,8 +15,5 @@ weft_status weft_calibrate_print(const weft_cluster *cluster, bool is_imported,
  * widest. */
 #define WEFT_CALIBRATE_MOST_SPREAD 0.3
 void weft_calibrate_warn(const weft_cluster *cluster, FILE *out);
-/* Draws the costs' efficiency over their volumes, one panel each for links, copies and GEMMs, and
- * the interference matrix; readable on light and dark pages. Errors: WEFT_FILE. */
-weft_status weft_calibrate_draw(const weft_cluster *cluster, FILE *out) WEFT_CHECKED;
 
 #endif

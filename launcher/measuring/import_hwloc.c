@@ -1,9 +1,7 @@
 /* hwloc's XML (lstopo FILE.xml), of hwloc 1 and 2: a node's memory, GPUs and cards. */
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "core/text.h"
 #include "launcher/measuring/import_internal.h"
 
 enum { MAX_DEPTH = 128, MAX_ATTRIBUTES = 48, NAME_BYTES = 48, VALUE_BYTES = 160 };

@@ -9,7 +9,6 @@
 
 #include <weft/kernels.h>
 
-#include "core/arena.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/text.h"

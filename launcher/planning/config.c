@@ -4,14 +4,12 @@
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <weft/kernels.h>
 
-#include "core/file.h"
 #include "core/log.h"
 #include "core/sized.h"
 #include "core/text.h"

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include "core/log.h"
-#include "core/text.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step_price.h"

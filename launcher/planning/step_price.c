@@ -9,7 +9,6 @@
 #include "launcher/planning/software.h"
 #include "launcher/planning/tier_price.h"
 #include "layers/describe/plain.h"
-#include "parallel/parameters/parameters.h"
 #include "schedule/price/price.h"
 
 /* One bucket of a stage, microseconds. */

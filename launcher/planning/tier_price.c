@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/arena.h"
-#include "launcher/planning/moe_choice.h"
 #include "parallel/records/records.h"
 
 /* --- the experts' file ----------------------------------------------------------------------- */

@@ -1,7 +1,6 @@
 #include "launcher/text/tokenizer_json.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "launcher/text/gpt2.h"

@@ -2,11 +2,9 @@
 
 #include <stdbool.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/arena.h"
-#include "core/device/device.h"
 #include "core/log.h"
 #include "core/text.h"
 

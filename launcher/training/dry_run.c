@@ -1,6 +1,5 @@
 #include "launcher/training/dry_run.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -4,12 +4,9 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "comm/watch/watch.h"
 #include "core/device/device.h"
 #include "core/log.h"
 #include "launcher/process/stop.h"
-#include "launcher/training/judge.h"
-#include "launcher/training/setup.h"
 
 enum { MATCH = 15, NUM_SUMS, NUM_MOST = 6 };
 

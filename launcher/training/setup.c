@@ -1,24 +1,18 @@
 #include "launcher/training/setup.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "core/file.h"
 #include "core/log.h"
-#include "core/text.h"
 #include "launcher/planning/ramp.h"
-#include "launcher/planning/run_changes.h"
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_choice.h"
-#include "launcher/text/tokenizer.h"
 #include "launcher/training/cards.h"
 #include "launcher/training/data_copies.h"
 #include "launcher/training/progress.h"
-#include "launcher/training/run_folder.h"
 #include "layers/outline/footprint.h"
-#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/topology/topology.h"
 #include "schedule/pipeline/pipeline.h"

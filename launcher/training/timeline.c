@@ -12,7 +12,6 @@
 #include "core/trace/trace.h"
 #include "parallel/mesh/mesh.h"
 #include "schedule/price/price.h"
-#include "schedule/program.h"
 
 enum { NAME_BYTES = 64 };
 

@@ -22,7 +22,6 @@
 #include "launcher/process/stop.h"
 #include "launcher/training/dry_run.h"
 #include "launcher/training/energy.h"
-#include "launcher/training/judge.h"
 #include "launcher/training/ledger.h"
 #include "launcher/training/metrics.h"
 #include "launcher/training/progress.h"

@@ -5,10 +5,8 @@
 
 #include "comm/watch/watch.h"
 #include "core/device/device.h"
-#include "core/file.h"
 #include "core/log.h"
 #include "launcher/planning/ramp.h"
-#include "launcher/process/stop.h"
 #include "launcher/training/judge.h"
 #include "launcher/training/result.h"
 #include "launcher/training/setup.h"

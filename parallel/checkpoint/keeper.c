@@ -11,8 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "parallel/checkpoint/writer_internal.h"
-
 enum { BACKLOG = 64 };
 
 typedef struct hello {

@@ -1,12 +1,10 @@
 /* A checkpoint made of the states that nodes hold in memory. */
 #include <dirent.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/log.h"
-#include "core/text.h"
 #include "parallel/checkpoint/copies_internal.h"
 #include "parallel/checkpoint/writer_internal.h"
 

@@ -164,8 +164,3 @@ CASE(test_priorities)
         assert_int_equal(calls[i], wanted[i]);
     weft_engine_release(&engine);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

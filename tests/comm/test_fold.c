@@ -174,8 +174,3 @@ CASE(test_copies)
     free(from);
     free(to);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

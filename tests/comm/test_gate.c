@@ -1,5 +1,4 @@
 /* The gate with a clock made up here: no MPI, no threads. */
-#include <string.h>
 
 #include "comm/mpi/gate.h"
 #include "tests/core/check.h"
@@ -301,9 +300,4 @@ CASE(test_random)
             }
         }
     }
-}
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
 }

@@ -81,8 +81,3 @@ CASE(test_alone)
     EXPECT_ALONE("OMPI_COMM_WORLD_RANK", "x", "OMPI_COMM_WORLD_SIZE", "8");
     EXPECT_ALONE("OMPI_COMM_WORLD_RANK", "", "OMPI_COMM_WORLD_SIZE", "8");
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -16,10 +16,21 @@
 
 #include <weft/status.h>
 
-/* The cases of a program's main file, in the order of their lines. */
+/* The cases of a program, which stand in one of its files, in the order of their lines. */
 enum { MAX_CASES = 64 };
-static struct CMUnitTest check_cases[MAX_CASES];
-static int check_lines[MAX_CASES], check_count;
+__attribute__((weak)) struct CMUnitTest check_cases[MAX_CASES];
+__attribute__((weak)) int check_lines[MAX_CASES], check_count;
+
+/* What is done before and after all of them, and each. NULL: nothing. */
+typedef struct check_fixtures {
+    CMFixtureFunction set_up, tear_down, before, after;
+} check_fixtures;
+__attribute__((weak)) check_fixtures check_around;
+#define AROUND(...)                                                                                \
+    __attribute__((constructor)) static void set_around(void)                                      \
+    {                                                                                              \
+        check_around = (check_fixtures){__VA_ARGS__};                                              \
+    }
 
 static inline void check_add_case(const char *name, CMUnitTestFunction run, int line)
 {
@@ -34,7 +45,7 @@ static inline void check_add_case(const char *name, CMUnitTestFunction run, int 
     check_lines[at] = line;
 }
 
-/* Begins a case's function; main runs it by run_cases. */
+/* Begins a case's function, which main runs (tests/core/main.c, where a program has no other). */
 #define CASE(name)                                                                                 \
     static void name(void **);                                                                     \
     __attribute__((constructor)) static void add_##name(void)                                      \
@@ -43,19 +54,15 @@ static inline void check_add_case(const char *name, CMUnitTestFunction run, int 
     }                                                                                              \
     static void name(void **state __attribute__((unused)))
 
-/* Runs the cases between set_up and tear_down, for main to return; NULL: nothing. */
-static inline int run_cases(CMFixtureFunction set_up, CMFixtureFunction tear_down)
-{
-    return cmocka_run_group_tests_name("tests", check_cases, set_up, tear_down);
-}
-
-/* Does before and after around each case. */
-static inline void surround_cases(CMFixtureFunction before, CMFixtureFunction after)
+/* Runs the cases, for main to return. */
+static inline int run_cases(void)
 {
     for (int i = 0; i < check_count; i++) {
-        check_cases[i].setup_func = before;
-        check_cases[i].teardown_func = after;
+        check_cases[i].setup_func = check_around.before;
+        check_cases[i].teardown_func = check_around.after;
     }
+    return cmocka_run_group_tests_name("tests", check_cases, check_around.set_up,
+                                       check_around.tear_down);
 }
 
 /* The call must succeed; says what went wrong otherwise. */

@@ -89,8 +89,3 @@ CASE(the_nth_allocation_fails_once)
     OK(weft_arena_printf(&arena, &text, "%d", 3));
     weft_arena_release(&arena);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "core/cluster/internal.h"
-#include "tests/core/random.h"
 #include "tests/core/temporary.h"
 
 /* --- numbers ------------------------------------------------------------------------------- */
@@ -604,84 +603,4 @@ CASE(a_write_that_fails_leaves_what_was)
     }
 }
 
-/* --- damaged files ------------------------------------------------------------------------- */
-
-static uint64_t random_state = 20261121;
-
-/* Changes, removes or repeats a few bytes; or cuts the end. Returns the new length. */
-static size_t damage(char *text, size_t bytes, size_t capacity)
-{
-    static const char *const pieces[] = {"{", "}", "[", "]",     "\"",   ",",   ":",    "-",
-                                         "0", "9", ".", "1e999", "null", "\\u", "e-99", "//"};
-    for (uint32_t i = 1 + next_random(3); i > 0; i--) {
-        size_t at = next_random((uint32_t)bytes + 1);
-        const char *piece = pieces[next_random(sizeof pieces / sizeof *pieces)];
-        size_t cut = next_random(4), length = next_random(2) ? strlen(piece) : 0;
-        if (next_random(16) == 0)
-            bytes = at;
-        cut = cut > bytes - at ? bytes - at : cut;
-        if (bytes - cut + length >= capacity)
-            continue;
-        memmove(text + at + length, text + at + cut, bytes - at - cut);
-        memcpy(text + at, piece, length);
-        bytes = bytes - cut + length;
-    }
-    return bytes;
-}
-
-/* What is taken makes sense and survives being written. */
-static void check_taken(const weft_cluster *c)
-{
-    weft_cluster back;
-    assert_true(c->num_nodes >= 1 && c->ranks_per_node >= 1);
-    for (int i = 0; i < WEFT_NUM_COSTS; i++)
-        if (weft_cluster_knows(c, (weft_cost_kind)i)) {
-            double r = weft_cluster_efficiency(c, (weft_cost_kind)i, 1000);
-            assert_true(r > 0 && r <= 1);
-        }
-    for (int group = -1; group < c->num_groups; group++)
-        for (int i = 0; i < WEFT_NUM_EFFICIENCIES; i++) {
-            const weft_hardware *h = weft_cluster_hardware(c, group);
-            double share = weft_share_at(&h->efficiencies[i], 12345678);
-            assert_true(share > 0 && share <= 1);
-        }
-    char *text = printed(c);
-    OK(read_text(text, &back));
-    check_equal(c, &back);
-    free(text);
-}
-
-CASE(damage_never_crashes)
-{
-    weft_cluster good = sample();
-    int accepted = 0, refused = 0;
-    char *whole[] = {printed(&good), strdup(everything)}, text[16384];
-    for (int round = 0; round < 3000; round++) {
-        weft_cluster c;
-        size_t bytes = strlen(whole[round % 2]);
-        assert_true(bytes < sizeof text / 2);
-        memcpy(text, whole[round % 2], bytes);
-        text[damage(text, bytes, sizeof text)] = '\0';
-        weft_status status = read_text(text, &c);
-        if (status == WEFT_OK) {
-            accepted++;
-            check_taken(&c);
-        } else {
-            refused++;
-            assert_int_equal(status, WEFT_CONFIG);
-            const char *error = weft_error_get()->text;
-            if (!strstr(error, "given.json:") || strchr(error, '\n'))
-                fail_msg("gave %s", error);
-            weft_error_clear();
-        }
-    }
-    free(whole[0]);
-    free(whole[1]);
-    /* Both ways through must have been seen, or the damage is of no use. */
-    assert_true(accepted > 100 && refused > 1000);
-}
-
-int main(void)
-{
-    return run_cases(temporary_create, temporary_remove);
-}
+AROUND(.set_up = temporary_create, .tear_down = temporary_remove)

@@ -111,8 +111,3 @@ CASE(a_pace_forgets_what_was_measured)
     same_but_rounding(weft_cluster_spread(&c, -1, "costs.gemm_fp32"), 0.05);
     assert_int_equal(c.num_sources, num_sources);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -48,8 +48,3 @@ CASE(noise_never_gives_negative_times)
     expect_near(weft_curve_time_us(&curve, 15), 4.5);
     expect_near(weft_curve_time_us(&curve, 1000), 4);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

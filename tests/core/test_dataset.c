@@ -506,7 +506,4 @@ CASE(a_blend_reads_its_datasets)
     weft_arena_release(&arena);
 }
 
-int main(void)
-{
-    return run_cases(temporary_create, temporary_remove);
-}
+AROUND(.set_up = temporary_create, .tear_down = temporary_remove)

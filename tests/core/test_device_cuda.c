@@ -262,9 +262,10 @@ CASE(what_is_missing_is_said)
           WEFT_DEVICE, "(kernel<T>): invalid argument");
 }
 
+AROUND(.before = bench_open, .after = bench_close)
+
 int main(void)
 {
-    surround_cases(bench_open, bench_close);
     skip_without_device();
-    return run_cases(NULL, NULL);
+    return run_cases();
 }

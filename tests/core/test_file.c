@@ -123,7 +123,4 @@ CASE(room_is_asked_for)
     }
 }
 
-int main(void)
-{
-    return run_cases(temporary_create, temporary_remove);
-}
+AROUND(.set_up = temporary_create, .tear_down = temporary_remove)

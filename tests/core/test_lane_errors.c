@@ -137,9 +137,10 @@ CASE(bad_arguments_are_refused)
     OK(weft_lane_sync(t->a)); /* and the lane is none the worse */
 }
 
+AROUND(.before = bench_open, .after = bench_close)
+
 int main(void)
 {
     skip_without_device();
-    surround_cases(bench_open, bench_close);
-    return run_cases(NULL, NULL);
+    return run_cases();
 }

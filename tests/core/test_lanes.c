@@ -1,7 +1,6 @@
 /* Lanes and events: order, real overlap, and points that stay where they were recorded. Data is
  * handed over without locks or atomics, so the thread sanitizer judges the hand-offs too. */
 #include <pthread.h>
-#include <sched.h>
 
 #include "tests/core/lanes.h"
 
@@ -355,9 +354,10 @@ CASE(sleeping_waiters_wake)
     OK(weft_lane_sync(t->a));
 }
 
+AROUND(.before = bench_open, .after = bench_close)
+
 int main(void)
 {
     skip_without_device();
-    surround_cases(bench_open, bench_close);
-    return run_cases(NULL, NULL);
+    return run_cases();
 }

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "core/log.h"
@@ -103,9 +102,4 @@ CASE(the_record_is_one_line_with_frames_at_debug)
     capture_begin();
     weft_log_error_record();
     assert_string_equal(capture_end(), "");
-}
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
 }

@@ -221,5 +221,5 @@ CASE(threads_never_pass_the_budget)
 int main(void)
 {
     skip_without_device();
-    return run_cases(NULL, NULL);
+    return run_cases();
 }

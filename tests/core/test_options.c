@@ -545,8 +545,3 @@ CASE(test_reason)
                      WEFT_INTERNAL);
     weft_arena_release(&arena);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -1,6 +1,5 @@
 /* Documents packed in sequences: every token once, no document cut that fits, as few sequences as
  * best fit decreasing by its definition needs, and a mask. */
-#include <stdlib.h>
 
 #include "core/dataset/dataset.h"
 #include "tests/core/temporary.h"
@@ -110,7 +109,4 @@ CASE(documents_are_packed_by_best_fit)
     weft_dataset_close(dataset);
 }
 
-int main(void)
-{
-    return run_cases(temporary_create, temporary_remove);
-}
+AROUND(.set_up = temporary_create, .tear_down = temporary_remove)

@@ -1,6 +1,5 @@
 /* The proof that lanes are ordered, against a second one: operations of random lanes, events and
  * ranges, every pair of which is compared byte by byte over the graph of orders. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/device/device.h"

@@ -162,8 +162,3 @@ CASE(permutations_shuffle)
             assert_true(abs(where[i][j] - SEEDS / N) < 460);
     assert_true(abs(same - SEEDS / N) < 460);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -184,8 +184,3 @@ CASE(exit_codes_and_texts)
     assert_string_equal(weft_status_text(WEFT_COMM), "communication failed");
     assert_int_equal(weft_status_exit_code((weft_status)99), 7);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

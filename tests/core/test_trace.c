@@ -435,8 +435,3 @@ CASE(the_clock_runs)
     double passed = weft_now_us() - before;
     assert_true(passed >= 1999 && passed < 5e6);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

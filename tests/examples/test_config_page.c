@@ -115,5 +115,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--write") == 0)
         return write_page();
-    return run_cases(NULL, NULL);
+    return run_cases();
 }

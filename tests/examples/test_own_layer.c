@@ -1,6 +1,5 @@
 /* The layer of examples/own_layer.c: forward against a plain fp64 version of its formula, and all
  * else by the checker that is installed for users. Runs on one rank and on two. */
-#include <stdlib.h>
 
 /* The example as it stands, its main under another name. */
 int own_layer_main(int argc, char **argv);

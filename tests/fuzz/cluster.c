@@ -1,5 +1,4 @@
 /* A cluster's file. What is taken makes sense, survives being written, and has prices. */
-#include <math.h>
 
 #include "core/cluster/cluster.h"
 #include "core/cluster/internal.h"

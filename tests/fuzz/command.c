@@ -10,8 +10,6 @@
 #include <weft/weft.h>
 
 #include "comm/comm.h"
-#include "launcher/process/launch.h"
-#include "launcher/process/stop.h"
 #include "launcher/training/start.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/parallel/checkpoint_tiny.h"

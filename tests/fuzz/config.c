@@ -1,5 +1,7 @@
 /* A config, and behind it, each after a NUL, what --set says, or --mesh where it begins with '@'.
- * What is taken is written and read back to the same. */
+ * What is taken is JSON to another parser too, is written, and read back to the same. */
+#include <cjson/cJSON.h>
+
 #include "launcher/planning/config.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -9,10 +11,14 @@ static weft_status mesh_of(const weft_config *config, const weft_config_source *
     return weft_config_mesh(config, source, 0, &mesh);
 }
 
-static void check_taken(const weft_config *config, weft_arena *arena)
+static void check_taken(char *given, const weft_config *config, weft_arena *arena)
 {
     const char *text, *again;
     weft_config back;
+    cJSON_Minify(given); /* comments */
+    cJSON *json = cJSON_ParseWithOpts(given, NULL, true);
+    FUZZ_CHECK(json, "cJSON refuses %s", given);
+    cJSON_Delete(json);
     FUZZ_OK(weft_config_text(config, arena, &text));
     const weft_config_source written = {.file = "written.json", .text = text, .no_data = true};
     FUZZ_OK(weft_config_load(&written, arena, &back));
@@ -37,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     weft_status status = weft_config_load(&source, &arena, &config);
     if (status == WEFT_OK) {
-        check_taken(&config, &arena);
+        check_taken(parts.at[0], &config, &arena);
         status = mesh_of(&config, &source);
     }
     if (status != WEFT_OK)

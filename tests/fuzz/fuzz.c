@@ -33,6 +33,8 @@ void fuzz_release(fuzz_parts *parts)
         free(parts->at[i]);
 }
 
+int fuzz_num_refused;
+
 void fuzz_refused(weft_status status)
 {
     const weft_error *error = weft_error_get();
@@ -43,6 +45,7 @@ void fuzz_refused(weft_status status)
                "status %d: %s", (int)status, error->text);
     FUZZ_CHECK(error->text[0] && !strchr(error->text, '\n'), "\"%s\"", error->text);
     weft_error_clear();
+    fuzz_num_refused++;
 }
 
 char *fuzz_printed(fuzz_print_function print, const void *subject)

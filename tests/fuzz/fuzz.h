@@ -1,6 +1,6 @@
 /* What the fuzz targets share. A target is a program of one kind of input: it defines
  * LLVMFuzzerTestOneInput, which libFuzzer drives (scripts/fuzz), and replay.c on the files of
- * corpus/KIND (every run of the tests). */
+ * corpus/KIND, as they are and damaged (every run of the tests). */
 #ifndef WEFT_TESTS_FUZZ_FUZZ_H
 #define WEFT_TESTS_FUZZ_FUZZ_H
 
@@ -45,6 +45,7 @@ void fuzz_release(fuzz_parts *parts);
 /* A refusal: CONFIG, FILE, MEMORY or DIVERGED, never a bug, and one line that says something.
  * Clears the record. With WEFT_FUZZ_SAY in the environment the line is printed. */
 void fuzz_refused(weft_status status);
+extern int fuzz_num_refused; /* calls of it so far */
 
 /* The text that `print` writes; the caller frees it. */
 typedef weft_status (*fuzz_print_function)(const void *subject, FILE *out);

@@ -414,3 +414,5 @@ void probe_gradient(probe_loss loss, const void *context, double *x, size_t coun
     }
     close_enough(got, expected, num, tolerance, noise, what);
 }
+
+AROUND(.set_up = probe_setup, .tear_down = probe_teardown, .before = probe_start)

@@ -103,11 +103,4 @@ size_t probe_pick(uint64_t *state, size_t below);
 /* A deterministic number of about normal distribution. */
 double probe_normal(uint64_t *state);
 
-/* Runs the program's cases, for main to return. */
-static inline int probe_run_cases(void)
-{
-    surround_cases(probe_start, NULL);
-    return run_cases(probe_setup, probe_teardown);
-}
-
 #endif

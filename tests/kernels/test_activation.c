@@ -363,8 +363,3 @@ CASE(rope_refuses_groups_that_coincide)
     assert_non_null(strstr(weft_error_get()->text, "several groups need a group_stride"));
     weft_error_clear();
 }
-
-int main(void)
-{
-    return probe_run_cases();
-}

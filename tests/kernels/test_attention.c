@@ -806,8 +806,3 @@ CASE(scratch_is_kept_and_grows)
     weft_scratch_give(a);
     weft_scratch_give(b);
 }
-
-int main(void)
-{
-    return probe_run_cases();
-}

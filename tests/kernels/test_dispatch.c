@@ -445,8 +445,3 @@ CASE(moves_equal_fp64_and_finite_differences)
         check_moves(5, 4, 1, 1608, dtype, form & 3, form & 4, form & 4); /* of one choice */
     }
 }
-
-int main(void)
-{
-    return probe_run_cases();
-}

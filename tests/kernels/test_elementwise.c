@@ -331,8 +331,3 @@ CASE(casts_rows)
         assert_memory_equal(to, expected, count * bytes);
     }
 }
-
-int main(void)
-{
-    return probe_run_cases();
-}

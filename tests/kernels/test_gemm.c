@@ -697,5 +697,5 @@ int main(int argc, char **argv)
     cmocka_set_skip_filter(refused  ? NULL
                            : groups ? "groups_with_rows_need_matrices"
                                     : "bf16_is_refused");
-    return probe_run_cases();
+    return run_cases();
 }

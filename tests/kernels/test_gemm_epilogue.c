@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static const double slope = 0.79788456080286535588; /* sqrt(2 / pi) */
 
@@ -216,9 +215,4 @@ CASE(wrong_epilogues_are_refused)
     wrong[5].epilogue = (weft_gemm_epilogue)3;
     for (int i = 0; i < 6; i++)
         assert_int_equal(weft_gemm(probe_lane(0), &wrong[i]), WEFT_INTERNAL);
-}
-
-int main(void)
-{
-    return probe_run_cases();
 }

@@ -198,8 +198,3 @@ CASE(heads_share_one)
         for (int form = 0; form < 2 * probe_num_dtypes(); form++)
             share(&shapes[i], probe_dtype(form / 2), form % 2);
 }
-
-int main(void)
-{
-    return probe_run_cases();
-}

@@ -3,7 +3,6 @@
  * lane, whose pinned memory they work on. */
 #include "kernels/host.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -264,7 +263,4 @@ CASE(wrong_arguments_are_refused)
     OK(weft_host_zero(NULL, 0, 1));
 }
 
-int main(void)
-{
-    return run_cases(open_lane, close_lane);
-}
+AROUND(.set_up = open_lane, .tear_down = close_lane)

@@ -2,7 +2,6 @@
 #include "probe.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 typedef struct loss_case {
     size_t rows, cols, valid_cols;
@@ -270,9 +269,4 @@ CASE(capped_logits_have_the_gradients_before_the_cap)
         probe_close(probe_read(all[1], ROWS * COLS, dtype), expected, ROWS * COLS,
                     probe_tolerance(dtype, 1e-6), "capped gradients");
     }
-}
-
-int main(void)
-{
-    return probe_run_cases();
 }

@@ -266,8 +266,3 @@ CASE(groups_have_biases_apart)
                     probe_tolerance(WEFT_F32, 1e-6), "its gradient");
     }
 }
-
-int main(void)
-{
-    return probe_run_cases();
-}

@@ -399,8 +399,4 @@ CASE(a_file_takes_its_time)
     weft_device_set_pace(d, (weft_pace){0});
 }
 
-int main(void)
-{
-    surround_cases(open_bench, close_bench);
-    return run_cases(NULL, NULL);
-}
+AROUND(.before = open_bench, .after = close_bench)

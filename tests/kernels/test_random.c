@@ -2,7 +2,6 @@
 #include "probe.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "core/rng.h"
 
@@ -172,9 +171,4 @@ CASE(shards_reassemble_bit_for_bit)
         check_shards((size_t[]){101, 401}, (size_t[]){51, 201}, 2, dtype);
     }
     check_shards((size_t[]){1}, (size_t[]){1}, 0, WEFT_F32);
-}
-
-int main(void)
-{
-    return probe_run_cases();
 }

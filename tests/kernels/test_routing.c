@@ -2,7 +2,6 @@
 #include "probe.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* scores[E] = softmax of logits; returns log sum exp. */
 static double softmax(const double *logits, size_t num, double *scores)
@@ -442,9 +441,4 @@ CASE(sequences_are_apart)
         check_sequences(70, 9, sigmoid);
         check_sequences(200, 40, sigmoid);
     }
-}
-
-int main(void)
-{
-    return probe_run_cases();
 }

@@ -134,7 +134,6 @@ static void check_times_of_plan(void)
     EXPECT(number_of(data, "measured") > 0 &&
                number_of(data, "measured") < 1.01 * number_of(data, "planned"),
            "the tied embedding's sum");
-    cJSON_Delete(json);
     EXPECT(child_write("run/trace.json",
                        "{\"traceEvents\": [{\"ph\": \"X\", \"pid\": 1, \"tid\": 0, \"ts\": 1, "
                        "\"dur\": 1, \"name\": \"F0\", \"cat\": \"forward\"}]}\n"),
@@ -169,7 +168,6 @@ static void check_experts(const char *config, const char *mesh, const char *run,
                    mesh, name, number_of(row, "planned"), number_of(row, "measured"));
     }
     EXPECT(pinned >= least_pinned, "%s: %g bytes are pinned", config, pinned);
-    cJSON_Delete(json);
 }
 
 /* A traced step that waited a second longer for what the host steps beside the next one: in
@@ -199,7 +197,6 @@ static void lengthen_steps(const char *run)
     char *longer = cJSON_PrintUnformatted(trace);
     EXPECT(longer && child_write(path, longer), "%s", path);
     cJSON_free(longer);
-    cJSON_Delete(trace);
     snprintf(path, sizeof path, "%s/metrics.jsonl", run);
     cJSON *metrics = child_read_metrics(run), *line;
     cJSON_ArrayForEach(line, metrics)
@@ -211,7 +208,6 @@ static void lengthen_steps(const char *run)
         strcat(strcat(lines, printed), "\n");
         cJSON_free(printed);
     }
-    cJSON_Delete(metrics);
     EXPECT(child_write(path, lines), "%s", path);
     free(lines);
 }
@@ -245,14 +241,12 @@ static void check_tier(void)
     EXPECT(step >= 0 && fabs(times - phases) < 0.01 * phases, "times %g s, phases %g", times,
            phases);
     cJSON_ArrayForEach(row, against_of(json, "memory_bytes")) check_row(row, true);
-    cJSON_Delete(json);
     lengthen_steps("tiered");
     json = lay_beside("tiered", "tiered.json", "tp=1");
     EXPECT(fabs(sum_of(json, "time_s") - times) < 0.01 * times &&
                fabs(sum_of(json, "phases_s") - times) < 0.01 * times,
            "beside longer steps of the host: times %g s and phases %g, not %g",
            sum_of(json, "time_s"), sum_of(json, "phases_s"), times);
-    cJSON_Delete(json);
 }
 
 /* Gradients that go down, steps of the host and weights that come up are the optimizer's time. */
@@ -270,7 +264,6 @@ static void check_stepped(void)
     EXPECT(planned > 0.01 && measured > 0.7 * planned && measured < times,
            "optimizer: planned %g s, measured %g of a step of %g", planned, measured, times);
     cJSON_ArrayForEach(row, against_of(json, "memory_bytes")) check_row(row, true);
-    cJSON_Delete(json);
 }
 
 /* What a pass shares out is reduced for a second more, and all behind it waits: that is data, not
@@ -310,8 +303,6 @@ static void check_tail(void)
     cJSON *json = lay_beside("shared", "tiny.json", "dp=2,zero=2");
     EXPECT(number_of(row_of(against_of(json, "time_s"), "data"), "measured") > 0.99,
            "the last reductions are no data");
-    cJSON_Delete(json);
-    cJSON_Delete(trace);
     cJSON_free(longer);
 }
 
@@ -366,7 +357,6 @@ static void check_damaged(void)
         CHILD_REFUSED(6, damages[i].wanted, "plan", "tiny.json", "--cluster", "cluster.json",
                       "--against", "run");
         EXPECT(whole && child_write(damages[i].file, whole), "%s", damages[i].file);
-        free(whole);
     }
 }
 
@@ -403,7 +393,6 @@ static void check_other_steps(void)
                                     strstr(c.err, rows[i].wanted)
                               : c.exit_code == 0,
                "%s: exit %d: %s", rows[i].set, c.exit_code, c.err);
-        child_release(&c);
     }
 }
 
@@ -419,31 +408,26 @@ static void check_left_open(void)
               "wide.json", "--out", "open");
     child_program = NULL;
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     for (int i = 0; i < 2; i++)
         cJSON_Delete(lay_beside("open", configs[i], NULL));
     cJSON *json = child_json(WORDS("expand", "open", "--cluster", "cluster.json", "--max-nodes",
                                    "1", "--set", "train.global_batch_size=8", "--json"));
     EXPECT(number_of(cJSON_GetObjectItem(json, "steps")->child, "dp") == 2, "today's dp");
-    cJSON_Delete(json);
     EXPECT(system("cp -r open fixed && sed -i 's/\"data_parallel_size\": 0/"
                   "\"data_parallel_size\": 2/' fixed/config.json") == 0,
            "fixed");
     json = child_json(WORDS("compare", "open", "fixed", "--json"));
     EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(json, "settings")) == 0, "settings differ");
-    cJSON_Delete(json);
     CHILD_GOOD("train", "--out", "open", "--resume", "--set", "train_iters=6"); /* on one rank */
     json = child_json(WORDS("compare", "open", "fixed", "--json"));
     EXPECT(strcmp(text_of(cJSON_GetObjectItem(json, "a"), "mesh"), "tp 1, pp 1, dp 1") == 0 &&
                cJSON_GetArraySize(cJSON_GetObjectItem(json, "settings")) > 0,
            "a resumed run's mesh");
-    cJSON_Delete(json);
     /* Its timeline is of the first start, and says so. */
     CHILD_RUN(&c, "plan", "open/config.json", "--cluster", "cluster.json", "--against", "open");
     EXPECT(c.exit_code == 0 && strstr(c.err, "open/trace.json: of start 1, whose mesh was another "
                                              "(tp 1, pp 1, dp 2): left out"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     CHILD_GOOD("train", "--out", "open", "--resume", "--set", "train_iters=8", "--set",
                "log.trace_step=8");
     char *trace = child_read("open/trace.json"), *svg = child_read("open/trace.svg");
@@ -451,8 +435,6 @@ static void check_left_open(void)
                                   "\"start\":\"3\"}"),
            "%s", trace ? trace : "no trace");
     EXPECT(svg && strstr(svg, ", start 3"), "no start in the picture");
-    free(trace);
-    free(svg);
 }
 
 /* No claim of times: the sheet is of GPUs. */
@@ -478,9 +460,8 @@ static void check_against(void)
     EXPECT(child_is_line(c.err) &&
                strstr(c.err, "--against run: it ran on CPUs, and the cluster DGX H100 is of GPUs"),
            "%s", c.err);
-    child_release(&c);
     CHILD_RUN(&c, "plan", "tiny.json", "--cluster", "cluster.json", "--json", "--against", "run");
-    json = cJSON_Parse(c.out);
+    json = child_parse(c.out);
     const cJSON *against = cJSON_GetObjectItem(json, "against"), *row;
     check_row(cJSON_GetObjectItem(against, "step_time_s"), false);
     EXPECT(number_of(against, "num_steps") == 2 && number_of(against, "spread") >= 0, "steps");
@@ -503,8 +484,6 @@ static void check_against(void)
     cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "phases_s")) check_row(row, false);
     cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "memory_bytes")) check_row(row, true);
     EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(against, "memory_bytes")) > 8, "no bytes");
-    cJSON_Delete(json);
-    child_release(&c);
     check_other_steps();
     CHILD_REFUSED(2, "its mesh is another", "plan", "tiny.json", "--cluster", "cluster.json",
                   "--against", "run", "--mesh", "pp=2,dp=2");
@@ -520,7 +499,6 @@ static void check_against(void)
     CHILD_REFUSED(2, "--against run: its model is another: the weights of stage 0 take 4096 bytes",
                   "plan", "tiny.json", "--cluster", "cluster.json", "--against", "run");
     EXPECT(used && child_write("run/memory.json", used), "memory");
-    free(used);
     check_damaged();
     check_times_of_plan();
     check_left_open();
@@ -538,9 +516,7 @@ static void check_against(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     child_cluster("h100", "cluster.json");
     EXPECT(child_write("tiny.json", tiny) && child_write("routed.json", routed) &&
                child_write("wide.json", wide) && child_write("offloaded.json", offloaded) &&
@@ -554,7 +530,6 @@ int main(void)
         snprintf(forced, sizeof forced, "%.*s\"moe_router_forced_load\": 1.5, %s",
                  (int)(rest - unforced), unforced, rest);
     EXPECT(rest && child_write("forced.json", forced), "forced.json");
-    free(unforced);
     check_against();
-    return child_finish(folder);
+    return child_finish();
 }

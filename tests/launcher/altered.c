@@ -138,5 +138,4 @@ void has_text(const char *path, const char *part)
 {
     char *text = child_read(path);
     EXPECT(text && strstr(text, part), "%s lacks %s", path, part);
-    free(text);
 }

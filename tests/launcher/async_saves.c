@@ -58,7 +58,6 @@ static void check_equal(const char *mesh, const char *set, const char *staging)
     expect_shell("rm -rf waits async");
     run_weft(&c, "waits", mesh, (const char *[MAX_SET]){set});
     EXPECT(c.exit_code == 0, "%s: exit %d: %s", mesh, c.exit_code, c.err);
-    child_release(&c);
     run_weft(&c, "async", mesh,
              (const char *[MAX_SET]){set, "checkpoint.async_save=true", staging});
     EXPECT(c.exit_code == 0 && c.err && !*c.err, "%s %s: exit %d: %s", mesh, set, c.exit_code,
@@ -67,7 +66,6 @@ static void check_equal(const char *mesh, const char *set, const char *staging)
                strstr(c.out, "checkpoint: async/checkpoints/step-9\n") &&
                strstr(c.out, "checkpoint: async/checkpoints/step-12\n"),
            "%s", c.out);
-    child_release(&c);
     expect_equal(set);
 }
 
@@ -85,7 +83,6 @@ static void check_refused(void)
         EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, text), "exit %d: %s",
                c.exit_code, c.err);
         EXPECT(access("async", F_OK) != 0, "a folder was made");
-        child_release(&c);
     }
     /* No other node has room for copies, nor is there who makes them. */
     for (int i = 0; i < 3; i++) {
@@ -98,12 +95,10 @@ static void check_refused(void)
                                          "checkpoint.async_save\n"),
                "exit %d: %s", c.exit_code, c.err);
         EXPECT(access("async", F_OK) != 0, "a folder was made");
-        child_release(&c);
     }
     /* More than a save takes is not taken. */
     run_weft(&c, "async", "dp=1", (const char *[MAX_SET]){"checkpoint.async_save=true", sets[1]});
     EXPECT(c.exit_code == 0 && c.err && !*c.err, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* Steps are faster than saves. */
@@ -112,11 +107,9 @@ static void check_busy(void)
     child c;
     expect_shell("rm -rf async waits");
     run_weft(&c, "waits", "dp=1", (const char *[MAX_SET]){"save_interval=1"});
-    child_release(&c);
     run_weft(&c, "async", "dp=1",
              (const char *[MAX_SET]){"save_interval=1", "checkpoint.async_save=true"});
     EXPECT(c.exit_code == 0 && c.err && !*c.err, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     expect_equal("one after the other");
     expect_shell("rm -rf async");
     run_weft(&c, "async", "dp=2",
@@ -126,7 +119,6 @@ static void check_busy(void)
                strstr(c.err, ": not saved: the save of step 1 is still under way; 1 save skipped "
                              "so far\n"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     expect_shell("cmp waits/checkpoints/latest async/checkpoints/latest");
 }
 
@@ -157,7 +149,7 @@ static int signal_writer(const child *c, int number)
     for (int i = count; i-- > 0;) {
         char path[64];
         snprintf(path, sizeof path, "/proc/%d/comm", (int)all[i]);
-        char *name = child_read(path);
+        char *name = child_peek(path);
         const bool found = name && strcmp(name, "weft writer\n") == 0;
         free(name);
         if (found)
@@ -180,7 +172,6 @@ static void check_lost(const char *mesh)
     child c;
     expect_shell("rm -rf waits async");
     run_weft(&c, "waits", mesh, set);
-    child_release(&c);
     set[2] = "checkpoint.async_save=true";
     if (!start(&c, "async", mesh, set))
         return;
@@ -191,7 +182,6 @@ static void check_lost(const char *mesh)
                strstr(c.err, "the process that writes checkpoints has ended, killed by signal 9 "
                              "(Killed); from now on training waits for its saves\n"),
            "%s: exit %d: %s", mesh, c.exit_code, c.err);
-    child_release(&c);
     child_expect_losses("async", "waits");
     expect_shell("cmp waits/checkpoints/step-300/model.h5 async/checkpoints/step-300/model.h5");
 }
@@ -202,7 +192,6 @@ static int latest_step(void)
     char *text = child_read("async/checkpoints/latest");
     const char *digits = text ? strpbrk(text, "0123456789") : NULL;
     const int step = digits ? atoi(digits) : -1;
-    free(text);
     return step;
 }
 
@@ -261,7 +250,6 @@ static void check_hung(const char *mesh, const char *when_busy)
     const char *second = told ? strchr(told, '\n') : NULL;
     EXPECT(strstr(when_busy, "skip") || (second && strcmp(second, "\n" CHILD_ASKED "\n") == 0),
            "%s: %s", mesh, c.err);
-    child_release(&c);
 }
 
 /* A writer that is stopped, under limits as shipped, in a save (which has begun by then) or maybe
@@ -283,7 +271,6 @@ static void check_stopped(const char *mesh, bool in_save)
            "%s: exit %d: %.2000s", mesh, c.exit_code, c.err);
     EXPECT(!in_save || (c.err && strstr(c.err, ") has been stopped by a signal for 1")),
            "%s: %.2000s", mesh, c.err);
-    child_release(&c);
 }
 
 /* Killed whole at any moment, and asked to stop: what is there is whole, and the numbers are those
@@ -294,7 +281,6 @@ static void check_killed(const char *mesh)
     child c;
     expect_shell("rm -rf waits async");
     run_weft(&c, "waits", mesh, set);
-    child_release(&c);
     set[2] = "checkpoint.async_save=true";
     srand((unsigned)time(NULL));
     for (int i = 0; i < 6; i++) {
@@ -309,12 +295,10 @@ static void check_killed(const char *mesh)
             EXPECT(c.exit_code == WEFT_EXIT_STOPPED || c.exit_code == 0, "exit %d: %s", c.exit_code,
                    c.err);
         }
-        child_release(&c);
         CHILD_GOOD("inspect", "async");
     }
     run_weft(&c, "async", mesh, set);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     child_expect_losses("async", "waits");
     expect_shell("cmp waits/checkpoints/step-120/model.h5 async/checkpoints/step-120/model.h5");
 }
@@ -328,14 +312,12 @@ static void check_failing(void)
     EXPECT(c.exit_code == 0 && child_is_line(c.err) &&
                strstr(c.err, " warn step 3: not saved, the next save tries again: async/"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     expect_shell("test -e async/checkpoints/step-6 && test ! -e async/checkpoints/step-3");
 }
 
 int main(int argc, char **argv)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     if (argc > 1 && strcmp(argv[1], "faults") == 0) {
         check_failing();
@@ -358,5 +340,5 @@ int main(int argc, char **argv)
         check_stopped("dp=2", false);
         check_stopped("dp=2", true);
     }
-    return child_finish(folder);
+    return child_finish();
 }

@@ -209,7 +209,6 @@ static void read_losses(const char *run, losses *out)
         const char *bad = strstr(line, "\"bad_steps\": ");
         out->bad_steps = bad ? strtol(bad + strlen("\"bad_steps\": "), NULL, 10) : 0;
     }
-    free(text);
 }
 
 /* What the environment says of data and faults, "NAME=value"; sets: with a space between. */
@@ -238,7 +237,6 @@ static void check(const run *r, losses *out)
     EXPECT(lines == (r->part != NULL), "%s: %d lines on stderr: %s", r->name, lines, c.err);
     free(sets);
     free(text);
-    child_release(&c);
     losses own;
     read_losses(r->name, out ? out : &own);
 }
@@ -262,7 +260,6 @@ static void check_read(const char *name, const char *step, const char *const par
     EXPECT(c.exit_code == 0, "%s step %s: %s", name, step, c.err);
     for (int i = 0; i < 3; i++)
         EXPECT(strstr(c.out, parts[i]), "%s step %s lacks %s: %s", name, step, parts[i], c.out);
-    child_release(&c);
 }
 
 /* Step 6 spikes, and step 4 has been damaged since: back to step 2. */
@@ -285,7 +282,6 @@ static void check_damaged_rewind(void)
         EXPECT(c.exit_code == 0 && strstr(c.err, "checkpoints/step-2 is taken: ") &&
                    strstr(c.err, "checkpoints/step-4 is damaged: "),
                "%s: exit %d: %s", name, c.exit_code, c.err);
-        child_release(&c);
         read_losses(name, &rewound);
         check_same("a spike that was gone back from past damage", &rewound, &without, 1, 7, 0);
     }
@@ -337,8 +333,6 @@ static void check_same_state(const char *a, const char *b)
     snprintf(path[1], sizeof path[1], "%s/checkpoints/step-6/shards.json", b);
     char *first = child_read(path[0]), *second = child_read(path[1]);
     EXPECT(first && second && strcmp(first, second) == 0, "%s and %s: other weights", a, b);
-    free(first);
-    free(second);
 }
 
 /* The flip is in no checkpoint, since replicas are compared before a save, and the ranks that start
@@ -356,7 +350,6 @@ static void check_flip_restarts(void)
                strstr(c.err, "the job ended with exit code 10 after step ") &&
                strstr(c.err, ": it is started again in 1 s (1 of 2, reliability.max_restarts)"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     check_same_state("again", "whole");
 }
 
@@ -421,7 +414,6 @@ static void check_state_restarts(void)
                    strstr(c.err, "the job ended with exit code 10 after step ") &&
                    strstr(c.err, ": it is started again in 1 s (1 of 2, reliability.max_restarts)"),
                "exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
         check_same_state(name, "unflipped");
     }
 }
@@ -471,11 +463,10 @@ int main(int argc, char **argv)
 {
     const weft_application application = {
         .struct_bytes = sizeof application, .build = poison_build, .sample = fill_sample};
-    char folder[32];
     if (argc > 1)
         return weft_application_main(argc, argv, &application);
     child_program = "/proc/self/exe";
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
 
     losses good, without, transient, skipped, rewound;
@@ -532,5 +523,5 @@ int main(int argc, char **argv)
           NULL);
     check(&(run){"below", "dp=2", NULL, NULL, "loss_spike_factor=0.5", 2, "no spike yet", NULL},
           NULL);
-    return child_finish(folder);
+    return child_finish();
 }

@@ -1,7 +1,6 @@
 /* weft bench experts: every form is trained, planned and compared; what has no room is told; wrong
  * words get one line. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -40,12 +39,11 @@ static child bench(const char *const more[])
 static cJSON *measure(const char *const more[])
 {
     child c = bench(more);
-    cJSON *json = c.out ? cJSON_Parse(c.out) : NULL;
+    cJSON *json = child_parse(c.out);
     EXPECT(c.exit_code == 0 && json, "exit %d: %s%s", c.exit_code, c.err, c.out);
     EXPECT(strstr(c.err, "weft bench: round 1 of 2: ") &&
                strstr(c.err, "weft bench: round 2 of 2: ") && strstr(c.err, " ms a step\n"),
            "no line a round: %s", c.err);
-    child_release(&c);
     return json;
 }
 
@@ -92,7 +90,6 @@ static void check_forms(void)
     cJSON *json = measure(WORDS("--json", "--cluster", "cluster.json"));
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check_row(json, all[i], true);
-    cJSON_Delete(json);
     json = measure(WORDS("--json", "--degree", "file", "--forms", "expert-after,resident", "--mesh",
                          "dp=2,ep=2,binding=dp"));
     check_row(json, "resident", false);
@@ -101,7 +98,6 @@ static void check_forms(void)
     EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(json, "forms")) == 2,
            "more forms than asked for");
     EXPECT(number_of(row, "read_bytes") > 0 && number_of(row, "written_bytes") > 0, "no file");
-    cJSON_Delete(json);
 }
 
 /* The device has room for slots alone. */
@@ -113,11 +109,9 @@ static void check_room(void)
                cJSON_IsTrue(cJSON_GetObjectItem(find(json, "expert"), "fits")) &&
                number_of(find(json, "expert"), "median_ms") > 0,
            "what fits");
-    cJSON_Delete(json);
     child c = bench(WORDS("--forms", "resident,expert", "--set", limit));
     EXPECT(c.exit_code == 0 && strstr(c.out, "optimizer hidden") && strstr(c.out, "has no room"),
            "exit %d: %s%s", c.exit_code, c.err, c.out);
-    child_release(&c);
 }
 
 static void refuse(const char *const more[], const char *wanted)
@@ -125,7 +119,6 @@ static void refuse(const char *const more[], const char *wanted)
     child c = bench(more);
     EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, wanted),
            "exit %d, not \"%s\": %s", c.exit_code, wanted, c.err);
-    child_release(&c);
 }
 
 static void check_refused(void)
@@ -142,11 +135,10 @@ static void check_refused(void)
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("config.json", config) && child_write("cluster.json", cluster), "files");
     check_forms();
     check_room();
     check_refused();
-    return child_finish(folder);
+    return child_finish();
 }

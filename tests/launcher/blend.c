@@ -49,7 +49,6 @@ static cJSON *read_line(const char *run, int step, bool is_evaluation)
                       has_value(found, "validation_loss") == is_evaluation))
         found = found->next;
     cJSON_DetachItemViaPointer(lines, found);
-    cJSON_Delete(lines);
     EXPECT(found != NULL, "%s: no line of step %d", run, step);
     return found;
 }
@@ -74,7 +73,6 @@ static void check_shares(const char *run)
         }
         EXPECT(fabs(mean - number_of(line, "loss")) < 1e-5, "%s: step %d: %g and %g", run, step,
                mean, number_of(line, "loss"));
-        cJSON_Delete(line);
     }
 }
 
@@ -88,8 +86,6 @@ static void expect_same(const char *run, const char *other, double bound)
         const double of_a = member(a, "data_losses", "c"), of_b = member(b, "data_losses", "c");
         EXPECT(fabs(of_a - of_b) <= bound * of_a, "%s and %s: step %d: c has %.9g and %.9g", run,
                other, step, of_a, of_b);
-        cJSON_Delete(a);
-        cJSON_Delete(b);
     }
 }
 
@@ -135,7 +131,6 @@ static void check_masks(void)
         /* untrained, every label has about the same */
         EXPECT(number_of(line, "loss_tokens") <= 8 * 16 && fabs(c - loss) < 0.5, "%g and %g", c,
                loss);
-        cJSON_Delete(line);
     }
 }
 
@@ -154,12 +149,8 @@ static void check_validation(void)
                fabs(number_of(cJSON_GetArrayItem(sets, 0), "loss") - c) < 1e-9 &&
                fabs(number_of(cJSON_GetArrayItem(sets, 1), "loss") - a) < 1e-9,
            "eval's sets are not those of the run");
-    cJSON_Delete(eval);
     eval = child_json(WORDS("eval", "one", "--data", "a", "--split", "all", "--json"));
     EXPECT(cJSON_GetObjectItem(eval, "sets") == NULL, "another dataset has sets");
-    cJSON_Delete(eval);
-    cJSON_Delete(line);
-    cJSON_Delete(before);
 }
 
 /* Text of the dataset that a sample is said to be of. */
@@ -182,7 +173,6 @@ static void check_inspect(void)
     }
     EXPECT(counts[0] == 4 && counts[1] == 3 && counts[2] == 1, "%d, %d and %d samples", counts[0],
            counts[1], counts[2]);
-    cJSON_Delete(json);
 }
 
 static void check_mistakes(void)
@@ -233,7 +223,6 @@ static void check_dry(void)
     CHILD_RUN(&c, "train", "run.json", "--out", "dry", "--dry-run");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         EXPECT(c.out && strstr(c.out, lines[i]), "no \"%s\" in\n%s%s", lines[i], c.out, c.err);
-    child_release(&c);
     cJSON *json = child_json(WORDS("train", "run.json", "--out", "dry", "--dry-run", "--json"));
     const cJSON *sets = cJSON_GetObjectItem(json, "datasets"),
                 *validation = cJSON_GetObjectItem(json, "validation");
@@ -249,7 +238,6 @@ static void check_dry(void)
     }
     const cJSON *of_c = cJSON_GetArrayItem(validation, 0);
     EXPECT_NEAR(number_of(of_c, "samples") * number_of(of_c, "repeats"), 8, 1e-9);
-    cJSON_Delete(json);
 }
 
 static void check_waste(void)
@@ -262,9 +250,7 @@ static void check_waste(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     EXPECT(child_write("run.json", config), "no config");
     make_datasets();
     CHILD_GOOD("train", "run.json", "--out", "one");
@@ -277,5 +263,5 @@ int main(void)
     check_mistakes();
     check_waste();
     check_dry();
-    return child_finish(folder);
+    return child_finish();
 }

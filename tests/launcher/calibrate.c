@@ -6,14 +6,11 @@
 #include <unistd.h>
 
 #include "core/device/device.h"
-#include "core/log.h"
-#include "launcher/measuring/calibrate.h"
 #include "launcher/measuring/measure.h"
 #include "launcher/planning/moe_choice.h"
 #include "parallel/spill/spill.h"
 #include "tests/core/device_under_test.h"
 #include "tests/expect.h"
-#include "tests/launcher/svg.h"
 
 static bool is_between(int kind)
 {
@@ -97,8 +94,7 @@ static void expect_same(const weft_cluster *a, const weft_cluster *b, const char
 
 static void check_file(const weft_cluster *c)
 {
-    char path[] = "test_cluster_XXXXXX", *text = NULL;
-    size_t bytes = 0;
+    char path[] = "test_cluster_XXXXXX";
     weft_cluster back;
     int file = mkstemp(path);
     EXPECT(file >= 0, "%s", path);
@@ -107,11 +103,6 @@ static void check_file(const weft_cluster *c)
     EXPECT_OK(weft_cluster_read(path, &back));
     expect_same(c, &back, "read back");
     unlink(path);
-    FILE *out = open_memstream(&text, &bytes);
-    EXPECT_OK(weft_calibrate_draw(c, out));
-    fclose(out);
-    EXPECT(svg_is_well_formed(text) && !svg_uncoloured(text), "%s", text);
-    free(text);
 }
 
 /* What calibrate measured is all that train's choice takes, wherever the groups lie; without it the

@@ -57,7 +57,6 @@ static void compare(const char *form)
     EXPECT(weft_dataset_num_documents(dataset) == 200 && !*at, "%s: not all chats", form);
     weft_dataset_close(dataset);
     weft_arena_release(&arena);
-    free(text);
 }
 
 static void chats_are_as_transformers_has_them(void)
@@ -119,7 +118,6 @@ static void answers_are_trained(void)
          *at = metrics ? strstr(metrics, "\"loss_tokens\": ") : NULL;
     const double count = at ? atof(at + strlen("\"loss_tokens\": ")) : 0;
     EXPECT(count > 0 && count < 4 * 64, "%g labels bear a loss", count);
-    free(metrics);
     EXPECT(rename("chatml.mask", "away") == 0, "no mask");
     CHILD_REFUSED(2, "that would be another run", "train", "--out", "run", "--resume", "--set",
                   "train_iters=3");
@@ -159,7 +157,6 @@ static double evaluate(const char *data, const char *iters)
     const char *at = c.out ? strstr(c.out, "\"loss\": ") : NULL;
     const double loss = at ? atof(at + strlen("\"loss\": ")) : 0;
     EXPECT(c.exit_code == 0 && loss > 1, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     return loss;
 }
 
@@ -194,13 +191,11 @@ static void documents_are_packed(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     snprintf(golden, sizeof golden, "%s/tests/oracle/golden/chats", getenv("WEFT_SOURCE_DIR"));
     chats_are_as_transformers_has_them();
     a_bad_chat_is_named();
     answers_are_trained();
     documents_are_packed();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -18,7 +18,22 @@ enum { MAX_DESCENDANTS = 64 };
 
 const char *child_program;
 
-char *child_read(const char *path)
+/* What lives until the program ends, where leak checkers find it. */
+static void *keep(void *memory)
+{
+    static struct kept {
+        struct kept *next;
+        void *memory;
+    } * all;
+    struct kept *one = malloc(sizeof *one);
+    if (one) {
+        *one = (struct kept){all, memory};
+        all = one;
+    }
+    return memory;
+}
+
+char *child_peek(const char *path)
 {
     FILE *file = fopen(path, "rb");
     if (!file)
@@ -43,6 +58,11 @@ char *child_read(const char *path)
     return text;
 }
 
+char *child_read(const char *path)
+{
+    return keep(child_peek(path));
+}
+
 char *child_read_in(const char *folder, const char *name)
 {
     char path[512];
@@ -50,25 +70,28 @@ char *child_read_in(const char *folder, const char *name)
     return child_read(path);
 }
 
+cJSON *child_parse(const char *text)
+{
+    return text ? keep(cJSON_Parse(text)) : NULL;
+}
+
 cJSON *child_read_json(const char *path)
 {
     char *text = child_read(path);
-    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    cJSON *json = child_parse(text);
     EXPECT(json, "%s: no JSON: %.100s", path, text);
-    free(text);
     return json;
 }
 
 cJSON *child_read_metrics(const char *run)
 {
     char *text = child_read_in(run, "metrics.jsonl");
-    cJSON *lines = cJSON_CreateArray();
+    cJSON *lines = keep(cJSON_CreateArray());
     for (char *line = text, *end; line && (end = strchr(line, '\n')); line = end + 1) {
         cJSON *json = cJSON_ParseWithLength(line, (size_t)(end - line));
         EXPECT(json, "%s: %.*s", run, (int)(end - line), line);
         cJSON_AddItemToArray(lines, json);
     }
-    free(text);
     return lines;
 }
 
@@ -116,10 +139,20 @@ void child_folder_leave(const char *folder)
         perror(folder);
 }
 
-int child_finish(const char *folder)
+static char whole_folder[32];
+
+void child_begin(void)
+{
+    if (child_folder_enter(whole_folder))
+        return;
+    perror(whole_folder);
+    exit(1);
+}
+
+int child_finish(void)
 {
     if (!expect_failures)
-        child_folder_leave(folder);
+        child_folder_leave(whole_folder);
     return expect_finish();
 }
 
@@ -134,7 +167,7 @@ bool child_wait_for_text(child *c, const char *path, const char *text)
 {
     for (int i = 0; i < 100 * CHILD_PATIENCE_S; i++) {
         const bool is_last = c && child_wait(c, 0);
-        char *got = child_read(path);
+        char *got = child_peek(path);
         const bool found = got && strstr(got, text);
         free(got);
         if (found || is_last)
@@ -219,7 +252,7 @@ static int descendants(pid_t pid, pid_t *out, int count, int capacity)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    char *text = child_read(path);
+    char *text = child_peek(path);
     int first = count;
     for (char *at = text, *end; at && count < capacity; at = end) {
         long number = strtol(at, &end, 10);
@@ -272,7 +305,7 @@ bool child_is_gone(pid_t pid)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    char *text = child_read(path), *after = text ? strrchr(text, ')') : NULL;
+    char *text = child_peek(path), *after = text ? strrchr(text, ')') : NULL;
     bool gone = !after || after[1] == '\0' || after[2] == 'Z' || after[2] == 'X';
     free(text);
     return gone;
@@ -303,8 +336,6 @@ void child_kill(child *c)
 void child_release(child *c)
 {
     child_kill(c);
-    free(c->out);
-    free(c->err);
     memset(c, 0, sizeof *c);
 }
 
@@ -365,7 +396,6 @@ void child_good(const char *const *args)
     child c;
     child_run(&c, args, NULL);
     EXPECT(c.exit_code == 0, "weft %s %s: exit %d: %s", args[0], args[1], c.exit_code, c.err);
-    child_release(&c);
 }
 
 void child_refused(const char *const *args, int exit_code, const char *part)
@@ -375,7 +405,6 @@ void child_refused(const char *const *args, int exit_code, const char *part)
     EXPECT(c.exit_code == exit_code && child_is_line(c.err) && strstr(c.err, part),
            "weft %s %s: exit %d, \"%s\", for %d and \"%s\"", args[0], args[1], c.exit_code, c.err,
            exit_code, part);
-    child_release(&c);
 }
 
 static void expect_parts(const char *const *args, const char *text, const char *const *parts)
@@ -397,7 +426,6 @@ void child_says(const char *const *args, int exit_code, const char *const *out,
            "weft %s %s: exit %d: %s%s", args[0], args[1], c.exit_code, c.out, c.err);
     expect_parts(args, c.out, out);
     expect_parts(args, c.err, err);
-    child_release(&c);
 }
 
 char *child_losses(const char *run)
@@ -420,8 +448,6 @@ void child_expect_losses(const char *run, const char *wanted)
     char *got = child_losses(run), *of_wanted = child_losses(wanted);
     EXPECT(got && of_wanted && *got && strcmp(got, of_wanted) == 0, "%s:\n%s\nnot %s:\n%s", run,
            got, wanted, of_wanted);
-    free(got);
-    free(of_wanted);
 }
 
 void child_make_corpus(const char *dataset, int bytes)
@@ -442,7 +468,6 @@ const char *child_cluster(const char *name, const char *to)
     EXPECT(sheet && strlen(sheet) < sizeof text && child_write(to, sheet), "no cluster from %s",
            path);
     snprintf(text, sizeof text, "%s", sheet ? sheet : "");
-    free(sheet);
     return text;
 }
 
@@ -452,8 +477,7 @@ cJSON *child_json(const char *const *args)
     child_run(&c, args, NULL);
     EXPECT(c.exit_code == 0 || c.exit_code == 3, "weft %s %s: exit %d: %s", args[0], args[1],
            c.exit_code, c.err);
-    cJSON *json = cJSON_Parse(c.out);
+    cJSON *json = child_parse(c.out);
     EXPECT(json, "weft %s %s: no JSON: %s", args[0], args[1], c.out);
-    child_release(&c);
     return json;
 }

@@ -8,7 +8,7 @@
 typedef struct child {
     pid_t pid;       /* 0: not running */
     int exit_code;   /* 128 + signal when a signal ended it */
-    char *out, *err; /* what it wrote; set when it has ended, freed by child_release */
+    char *out, *err; /* what it wrote; set when it has ended; there until the program ends */
     char out_path[64], err_path[64];
 } child;
 
@@ -49,6 +49,7 @@ int child_ranks(const child *c, pid_t *out, int capacity);
 int child_descendants(const child *c, pid_t *out, int capacity);
 /* Gone, or a zombie that its new parent has yet to reap. */
 bool child_is_gone(pid_t pid);
+/* Kills it, if it still runs. */
 void child_release(child *c);
 
 /* start, wait (killed after 60 s, four times that under AddressSanitizer) in one; without the lines
@@ -71,9 +72,11 @@ void child_refused(const char *const *args, int exit_code, const char *part);
 void child_says(const char *const *args, int exit_code, const char *const *out,
                 const char *const *err);
 
-/* Runs it and gives the JSON that it prints, the caller's; expects success, or a plan that does not
- * fit. */
+/* Runs it and gives the JSON that it prints; expects success, or a plan that does not fit. JSON
+ * that these functions give is there until the program ends. */
 struct cJSON *child_json(const char *const *args);
+/* NULL: it is none. */
+struct cJSON *child_parse(const char *text);
 
 /* The text is one line, newline at its end. */
 bool child_is_line(const char *text);
@@ -91,25 +94,29 @@ bool child_wait_for_text(child *c, const char *path, const char *text);
 /* Makes a folder under /tmp and goes there; removes it. */
 bool child_folder_enter(char folder[32]);
 void child_folder_leave(const char *folder);
-/* The end of main: removes the folder, unless a check has failed. Returns the exit code. */
-int child_finish(const char *folder);
+/* The begin of main: the same for the whole program, which ends where there can be none. */
+void child_begin(void);
+/* The end of main: removes that folder, unless a check has failed. Returns the exit code. */
+int child_finish(void);
 /* Takes the current folder's name and its slash out of a text, wherever they are. */
 void child_drop_folder(char *text);
 /* Writes a file; false on failure. */
 bool child_write(const char *path, const char *text);
-/* The file's text, malloc'd; NULL: cannot be read. */
+/* The file's text, there until the program ends; NULL: cannot be read. */
 char *child_read(const char *path);
-/* The same of folder/name. */
+/* The same, the caller's to free, of what is read again and again. */
+char *child_peek(const char *path);
+/* As child_read of folder/name. */
 char *child_read_in(const char *folder, const char *name);
-/* What a JSON file holds, the caller's; without any the check fails, and it is NULL. */
+/* What a JSON file holds; without any the check fails, and it is NULL. */
 struct cJSON *child_read_json(const char *path);
-/* The lines of the folder's metrics.jsonl that have their newline, as an array; the caller's. */
+/* The lines of the folder's metrics.jsonl that have their newline, as an array. */
 struct cJSON *child_read_metrics(const char *run);
 /* Writes text.txt, so many bytes of one line again and again, and prepares the dataset of it. */
 void child_make_corpus(const char *dataset, int bytes);
 /* Writes examples/clusters/NAME.json as the file `to`, and gives its text until the next call. */
 const char *child_cluster(const char *name, const char *to);
-/* What the lines of metrics.jsonl in the folder have before times: steps and losses; malloc'd. */
+/* What the lines of metrics.jsonl in the folder have before times: steps and losses. */
 char *child_losses(const char *run);
 /* They are the same in two of them, and some. */
 void child_expect_losses(const char *run, const char *wanted);

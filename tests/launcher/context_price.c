@@ -7,7 +7,6 @@
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/places.h"
 #include "schedule/operands.h"
-#include "schedule/price/price.h"
 #include "layers/describe/rehearse.h"
 #include "tests/expect.h"
 

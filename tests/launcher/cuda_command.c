@@ -23,10 +23,7 @@ static char *run(const char *const *args, const char *const *environment)
     child c;
     child_run(&c, args, environment);
     EXPECT(c.exit_code == 0, "weft %s: exit %d: %s", args[0], c.exit_code, c.err);
-    char *out = c.out;
-    c.out = NULL;
-    child_release(&c);
-    return out;
+    return c.out;
 }
 
 /* Number of lines; each has the loss scale, and the first is skipped. */
@@ -41,7 +38,6 @@ static void check_metrics(int steps)
                "not skipped: %s", line);
     }
     EXPECT(count == steps, "%d lines of metrics", count);
-    free(text);
 }
 
 /* Steps have the joules that the stand-in for NVML counts: none, as its counter stands still. */
@@ -50,39 +46,34 @@ static void check_energy(const char *library)
     static char nvml[4096] = "WEFT_NVML=";
     strncat(nvml, library, sizeof nvml - strlen(nvml) - 1);
     EXPECT(child_write("mj", "7500\n"), "mj");
-    free(run(WORDS("train", "c.json", "--out", "energy", "--set", "train_iters=2"),
-             WORDS(nvml, "FAKE_NVML=mj")));
+    run(WORDS("train", "c.json", "--out", "energy", "--set", "train_iters=2"),
+        WORDS(nvml, "FAKE_NVML=mj"));
     char *text = child_read("energy/metrics.jsonl");
     EXPECT(text && strstr(text, "\"gpu_energy_j\": 0"), "no energy: %s", text);
-    free(text);
 }
 
 int main(int argc, char **argv)
 {
-    char here[32];
     const char *why = NULL;
     if (weft_device_num_cuda(&why) == 0) {
         printf("skipped: no CUDA device: %s\n", why);
         return 77;
     }
-    EXPECT(child_folder_enter(here), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     child_make_corpus("corpus", 8191);
-    free(run(WORDS("train", "c.json", "--out", "run", "--set", "train_iters=4"), NULL));
-    free(run(WORDS("train", "c.json", "--out", "run", "--resume"), NULL));
+    run(WORDS("train", "c.json", "--out", "run", "--set", "train_iters=4"), NULL);
+    run(WORDS("train", "c.json", "--out", "run", "--resume"), NULL);
     check_metrics(6);
     const char *const *generate = WORDS("generate", "run", "--prompt", "the quick", "--num-tokens",
                                         "4", "--temperature", "0");
     char *on_gpu = run(generate, NULL), *on_cpu = run(generate, no_gpu);
     EXPECT(on_gpu && on_cpu && strcmp(on_gpu, on_cpu) == 0, "GPU: %s\nCPU: %s", on_gpu, on_cpu);
-    free(on_gpu);
-    free(on_cpu);
     if (argc > 1)
         check_energy(argv[1]);
     child c;
     child_run(&c, WORDS("train", "c.json", "--out", "other"), no_gpu);
     EXPECT(c.exit_code == 4 && child_is_line(c.err) && strstr(c.err, "device.kind"),
            "without a GPU: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
-    return child_finish(here);
+    return child_finish();
 }

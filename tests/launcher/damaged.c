@@ -85,7 +85,6 @@ static void refuse(const char *const *args, const char *file, const char *how)
                                  !strstr(c.out, "checkpoint "))),
            "%s %s: weft %s wrote %s", file, how, args[0], c.out);
     EXPECT(access("fresh", F_OK) != 0, "%s %s: made a run folder", file, how);
-    child_release(&c);
 }
 
 typedef const char *const *command;
@@ -171,7 +170,6 @@ static size_t offset_of_weight(const char *folder)
             offset = (size_t)at->valuedouble + 64 * 16 * 2 + 1;
     }
     EXPECT(offset > 0, "%s names no such weight", path);
-    cJSON_Delete(json);
     return offset;
 }
 
@@ -213,7 +211,6 @@ static void check_latest(void)
         /* Nor is the run started over. */
         CHILD_RUN(&c, "train", "c.json", "--out", "run");
         EXPECT(c.exit_code == 2 && child_is_line(c.err), "exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
     }
     EXPECT(child_write("run/checkpoints/latest", "step-2\n"), "latest");
 }
@@ -260,11 +257,9 @@ static void check_odd_name(void)
     write_bytes("a \"b\" \xff.idx", idx.data, idx.count);
     write_bytes("a \"b\" \xff.bin", bin.data, bin.count);
     CHILD_RUN(&c, "inspect", "a \"b\" \xff", "--json");
-    cJSON *json = cJSON_Parse(c.out ? c.out : "");
+    cJSON *json = child_parse(c.out);
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(json, "dataset"));
     EXPECT(name && strcmp(name, "a \"b\" \xef\xbf\xbd") == 0, "%s%s", c.out, c.err);
-    cJSON_Delete(json);
-    child_release(&c);
     free(idx.data);
     free(bin.data);
 }
@@ -292,26 +287,14 @@ static void check_cut_under_run(void)
     EXPECT(c.exit_code == 6 && child_is_line(c.err) &&
                strstr(c.err, "corpus.bin: cut short: it ends before byte "),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     write_bytes("corpus.bin", b.data, b.count);
     free(b.data);
 }
 
 static bool holds(const char *path, const char *wanted)
 {
-    char *text = child_read(path);
-    const bool found = text && strstr(text, wanted);
-    free(text);
-    return found;
-}
-
-/* Within half a minute. */
-static bool comes_to_hold(const char *path, const char *wanted)
-{
-    struct timespec pause = {0, 5000000};
-    for (int i = 0; i < 6000 && !holds(path, wanted); i++)
-        nanosleep(&pause, NULL);
-    return holds(path, wanted);
+    const char *text = child_read(path);
+    return text && strstr(text, wanted);
 }
 
 /* Numbers that no run counts to, in manifests whose hashes are right. */
@@ -344,7 +327,6 @@ static void check_forged(void)
             EXPECT(child_write(manifest, text), "%s", manifest);
         }
         child_refused(resume, 6, forged[i].said);
-        free(text);
         write_bytes(manifest, b.data, b.count);
     }
     free(b.data);
@@ -385,7 +367,7 @@ static void check_overwritten_under_run(const char *run, const char *mesh)
            "no start");
     char path[64];
     snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    EXPECT(comes_to_hold(path, "\"step\": 1,"), "no step");
+    EXPECT(child_wait_for_text(NULL, path, "\"step\": 1,"), "no step");
     FILE *file = fopen("corpus.bin", "r+b");
     EXPECT(file && fwrite(other.data, 1, other.count, file) == other.count && fclose(file) == 0,
            "cannot write");
@@ -396,7 +378,6 @@ static void check_overwritten_under_run(const char *run, const char *mesh)
                    1 &&
                place >= 0,
            "%s: exit %d: %s", mesh, c.exit_code, c.err);
-    child_release(&c);
     write_bytes("corpus.bin", b.data, b.count);
     free(b.data);
     free(other.data);
@@ -422,13 +403,14 @@ static void check_fails_once(void)
                              "restart_delay_s=1"),
                        NULL),
            "no start");
-    EXPECT(comes_to_hold("fails/metrics.jsonl", "\"step\": 1,"), "no step");
+    EXPECT(child_wait_for_text(NULL, "fails/metrics.jsonl", "\"step\": 1,"), "no step");
     EXPECT(truncate("corpus.bin", 101) == 0, "cannot cut");
-    EXPECT(comes_to_hold(c.err_path, "the job ended with exit code 6 after step "), "goes on");
+    EXPECT(child_wait_for_text(NULL, c.err_path, "the job ended with exit code 6 after step "),
+           "goes on");
     write_bytes("corpus.bin", b.data, b.count);
     int starts = 0;
     for (int i = 0; i < 6000 && starts < 2; i++) {
-        char *said = child_read(c.out_path);
+        char *said = child_peek(c.out_path);
         starts = count_of(said, "share of peak: ");
         free(said);
         nanosleep(&pause, NULL);
@@ -440,7 +422,6 @@ static void check_fails_once(void)
                count_of(c.err,
                         ": it is started again in 1 s (1 of 2, reliability.max_restarts)\n") == 1,
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     free(b.data);
 }
 
@@ -500,7 +481,6 @@ static int count_gaps(const char *run)
         EXPECT(step > last, "%s: step %d after step %d", run, step, last);
         last = step;
     }
-    cJSON_Delete(lines);
     return last - count;
 }
 
@@ -523,13 +503,14 @@ static void check_full(void)
                     NULL);
     setrlimit(RLIMIT_FSIZE, &before);
     EXPECT(started, "no start");
-    EXPECT(comes_to_hold(c.err_path, "full/metrics.jsonl: cannot write: File too large; training "
-                                     "goes on, and the next line is tried again\n"),
+    EXPECT(child_wait_for_text(NULL, c.err_path,
+                               "full/metrics.jsonl: cannot write: File too large; training "
+                               "goes on, and the next line is tried again\n"),
            "no warning");
     EXPECT(access("full/trace.json", F_OK) != 0 || access("full/trace.svg", F_OK) != 0,
            "the timeline has room");
     EXPECT(started && prlimit(c.pid, RLIMIT_FSIZE, &before, NULL) == 0, "no room");
-    EXPECT(comes_to_hold("full/trace.svg", "</svg>"), "no timeline");
+    EXPECT(child_wait_for_text(NULL, "full/trace.svg", "</svg>"), "no timeline");
     if (started)
         kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, CHILD_PATIENCE_S), "goes on");
@@ -544,7 +525,6 @@ static void check_full(void)
     EXPECT(end && sscanf(end, "warn full/metrics.jsonl: %d line", &said) == 1 && said > 0 &&
                said == count_gaps("full"),
            "%d lines are missing: %s", count_gaps("full"), c.err);
-    child_release(&c);
 }
 
 /* A start for whose files there is no room: one line, and no file without a byte. What it says goes
@@ -578,7 +558,6 @@ static void check_full_start(void)
         EXPECT(c.exit_code == 6 && c.out && strcmp(c.out, rooms[i].says) == 0, "exit %d: %s%s",
                c.exit_code, c.out, c.err);
         EXPECT((access("bare", F_OK) == 0) == (rooms[i].before[0] == 'm'), "%s", rooms[i].says);
-        child_release(&c);
     }
 }
 
@@ -586,7 +565,6 @@ static void check_latest_is(const char *run, const char *wanted)
 {
     char *text = child_read_in(run, "checkpoints/latest");
     EXPECT(text && strcmp(text, wanted) == 0, "%s: latest is %s", run, text);
-    free(text);
 }
 
 /* A folder that cannot be removed lies in the way of one save: amid a run it is tried again, at its
@@ -613,7 +591,6 @@ static void check_failing_saves(void)
                    !strstr(c.err, ": rank 0: "),
                "%s: exit %d: %s", cases[i].run, c.exit_code, c.err);
         check_latest_is(cases[i].run, cases[i].latest);
-        child_release(&c);
     }
 }
 
@@ -635,7 +612,6 @@ static void check_other(void)
             EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, path) &&
                        has > strlen(wanted) && strcmp(c.err + has - strlen(wanted), wanted) == 0,
                    "exit %d: %s", c.exit_code, c.err);
-            child_release(&c);
         }
         free(b.data);
     }
@@ -644,7 +620,6 @@ static void check_other(void)
                strcmp(c.err, "weft train: --resume-from step-3: run has no such checkpoint; it has "
                              "step-4, step-2\n") == 0,
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     /* What a run that went on from an earlier step has abandoned is not advised. */
     EXPECT(child_write("run/checkpoints/latest", "step-2\n"), "latest");
     bytes b = read_bytes("run/checkpoints/step-2/model.h5");
@@ -683,15 +658,12 @@ static void check_metrics(void)
     EXPECT(now && strncmp(now, "{\"step\": 1, \"long\": 0}\n", 23) == 0 &&
                !strstr(now, "\"long\": 1") && before && strstr(now, before),
            "metrics: %.300s", now);
-    free(before);
-    free(now);
 }
 
 int main(void)
 {
-    char folder[32];
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "no files");
     child_make_corpus("corpus", 1199);
     CHILD_GOOD("train", "c.json", "--out", "run");
@@ -717,5 +689,5 @@ int main(void)
     child_good(resume);
     check_other();
     check_metrics();
-    return child_finish(folder);
+    return child_finish();
 }

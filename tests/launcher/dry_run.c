@@ -40,8 +40,6 @@ static void run_dry(child *c, const char *const *args)
     char *after = list_folder();
     EXPECT(before && after && strcmp(before, after) == 0, "%s %s wrote: before\n%safter\n%s",
            args[0], args[1], before, after);
-    free(before);
-    free(after);
 }
 
 static void accept(const char *part, const char *const *args)
@@ -50,7 +48,6 @@ static void accept(const char *part, const char *const *args)
     run_dry(&c, args);
     EXPECT(c.exit_code == 0 && c.err && !*c.err, "exit %d: %s", c.exit_code, c.err);
     EXPECT(c.out && strstr(c.out, part), "no \"%s\" in\n%s", part, c.out);
-    child_release(&c);
 }
 
 /* Dry, with the word at the end, as without it. */
@@ -68,8 +65,6 @@ static void refuse(int exit_code, const char *const *args)
     EXPECT(d.exit_code == exit_code && child_is_line(d.err), "exit %d: %s", d.exit_code, d.err);
     EXPECT(c.exit_code == exit_code && strcmp(c.err, d.err) == 0, "exit %d: %snot as dry: %s",
            c.exit_code, c.err, d.err);
-    child_release(&c);
-    child_release(&d);
 }
 
 /* The most that memory.json has planned for a rank. */
@@ -80,7 +75,6 @@ static double planned_bytes(const char *path)
     double most = 0;
     cJSON_ArrayForEach(rank, cJSON_GetObjectItem(json, "ranks")) most =
         fmax(most, number_of(cJSON_GetObjectItem(rank, "planned"), "device in all"));
-    cJSON_Delete(json);
     return most;
 }
 
@@ -89,22 +83,19 @@ static void check_run(const char *mesh, const char *run, const char *memory)
 {
     child c;
     run_dry(&c, WORDS("train", "c.json", "--out", run, "--mesh", mesh, "--dry-run", "--json"));
-    cJSON *json = cJSON_Parse(c.out ? c.out : "");
+    cJSON *json = child_parse(c.out);
     EXPECT(c.exit_code == 0 && json && number_of(json, "steps") == 4, "exit %d: %s%s", c.exit_code,
            c.out, c.err);
-    child_release(&c);
     CHILD_RUN(&c, "train", "c.json", "--out", run, "--mesh", mesh);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     EXPECT(number_of(json, "device_bytes") == planned_bytes(memory), "%.0f bytes, and planned %.0f",
            number_of(json, "device_bytes"), planned_bytes(memory));
-    cJSON_Delete(json);
-    child_release(&c);
 }
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder) && child_write("c.json", config) &&
+    child_begin();
+    EXPECT(child_write("c.json", config) &&
                child_write("text.txt", "the quick brown fox jumps over the lazy dog, and again and "
                                        "again, until the samples of five steps are full of words "
                                        "that nobody reads, which takes some more of them than one "
@@ -142,5 +133,5 @@ int main(void)
     accept("  start   from run/checkpoints/step-2\n",
            WORDS("train", "--out", "run", "--resume-from", "2", "--dry-run"));
     accept("finished", WORDS("train", "--out", "run", "--resume", "--dry-run"));
-    return child_finish(folder);
+    return child_finish();
 }

@@ -90,7 +90,7 @@ static double check_metrics_line(const char *line, int step, int moe_step)
                                        "waiting_s",
                                        "goodput"};
     const int num_keys = sizeof keys / sizeof *keys;
-    cJSON *json = cJSON_Parse(line);
+    cJSON *json = child_parse(line);
     int num_moe = check_moe_fields(json, line, moe_step > 0 && step >= moe_step, step == moe_step);
     int num_peak = cJSON_GetObjectItem(json, "peak_flops") ? 3 : 0; /* where it is a new one */
     int num_energy = cJSON_GetObjectItem(json, "energy_j") ? 1 : 0; /* where it is counted */
@@ -114,7 +114,6 @@ static double check_metrics_line(const char *line, int step, int moe_step)
     EXPECT(load >= 1 && load <= 4, "expert load %g: %s", load, line);
     EXPECT(number_of(json, "dropped_tokens") == 0, "dropless: %s", line);
     EXPECT(number_of(json, "device_bytes_peak") > 1e4, "%s", line);
-    cJSON_Delete(json);
     return loss;
 }
 
@@ -133,7 +132,6 @@ static int check_metrics_file(const char *path, int moe_step, double losses[MAX_
 {
     char *text = child_read(path);
     int count = check_metrics(text, moe_step, losses);
-    free(text);
     return count;
 }
 
@@ -160,8 +158,6 @@ static void check_timeline(void)
     const char *title = svg ? strstr(svg, ">Step ") : NULL;
     EXPECT(title && strstr(title, "s, bubble ") && strstr(title, " %</text>"), "no title");
     EXPECT(svg && strstr(svg, ">rank 3: stage 1, tp 1"), "no place of rank 3");
-    cJSON_Delete(json);
-    free(svg);
 }
 
 /* Every rank's bytes by purpose: what the model takes is more on no rank than its device held, and
@@ -192,7 +188,6 @@ static void check_memory(void)
         EXPECT(number_of(used, "pinned host") > 0, "rank %d has no tokens", i);
         EXPECT(number_of(used, "staging") > 0, "rank %d saved without staging", i);
     }
-    cJSON_Delete(json);
 }
 
 static void check_prepare(void)
@@ -206,10 +201,8 @@ static void check_prepare(void)
     EXPECT(child_write("text.txt", text), "text.txt");
     run_weft(&c, WORDS("prepare", "text.txt", "--out", "corpus"));
     expect_part(&c, "documents 1, tokens 4400 ");
-    child_release(&c);
     run_weft(&c, WORDS("inspect", "corpus"));
     expect_part(&c, "  tokens      4400\n");
-    child_release(&c);
 }
 
 static void check_train(double losses[MAX_STEPS])
@@ -226,7 +219,6 @@ static void check_train(double losses[MAX_STEPS])
     expect_part(&c, "\nmetrics: run/metrics.jsonl\ntimeline: run/trace.json, run/trace.svg\n");
     EXPECT(!strchr(c.out, '\r') && !strchr(c.out, '\033'), "control characters without terminal");
     EXPECT(!strstr(c.out, "\nstep 2/12"), "a line a step, log_interval is 10");
-    child_release(&c);
     int count = check_metrics_file("run/metrics.jsonl", 0, losses);
     EXPECT(count == STEPS, "%d lines of metrics", count);
     EXPECT(losses[STEPS - 1] < losses[0] - 0.5, "loss %g to %g: nothing learned", losses[0],
@@ -243,11 +235,9 @@ static void check_inspect(void)
                 "checkpoint run/checkpoints/step-12\nstep 12, 1536 tokens consumed, seed 1234\n");
     expect_part(&c, "every hash is right");
     expect_part(&c, "decoder.layers.3.mlp.experts.linear_fc1.weight                   [4, 64, 16]");
-    child_release(&c);
     cJSON *json = child_json(WORDS("inspect", "run/checkpoints/step-6", "--json"));
     EXPECT(number_of(json, "step") == 6 && number_of(json, "consumed_tokens") == 48 * 16, "step %g",
            number_of(json, "step"));
-    cJSON_Delete(json);
 }
 
 static void check_generate(void)
@@ -256,21 +246,18 @@ static void check_generate(void)
     const char *args[] = {
         "generate", "run", "--prompt", "the quick\xe2", "--num-tokens", "20", "--json",
         "--seed",   "5",   NULL};
-    char *texts[3] = {NULL};
+    const char *texts[3] = {NULL};
     for (int i = 0; i < 3; i++) {
         args[8] = i < 2 ? "5" : "6";
         cJSON *json = child_json(args);
         const cJSON *tokens = cJSON_GetObjectItem(json, "tokens");
         EXPECT(cJSON_GetArraySize(tokens) == 30 && cJSON_GetArrayItem(tokens, 9)->valueint == 0xe2,
                "other tokens");
-        texts[i] = strdup(text_of(json, "text"));
+        texts[i] = text_of(json, "text");
         EXPECT(strncmp(texts[i], "the quick\xef\xbf\xbd", 12) == 0, "does not go on: %s", texts[i]);
-        cJSON_Delete(json);
     }
     EXPECT(strcmp(texts[0], texts[1]) == 0, "seed 5 gives %s and %s", texts[0], texts[1]);
     EXPECT(strcmp(texts[0], texts[2]) != 0, "seeds 5 and 6 give the same");
-    for (int i = 0; i < 3; i++)
-        free(texts[i]);
 }
 
 /* Tokens come as they are made: a text that nobody waits for to its end is not lost. */
@@ -302,7 +289,6 @@ static void check_resume(void)
                strcmp(c.err, "weft train: run: holds checkpoints already (the newest: step-12); "
                              "give --resume to go on, or another --out\n") == 0,
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     CHILD_RUN(&c, "train", "--out", "run", "--resume", "--mesh", "dp=2,ep=2,binding=dp", "--set",
               "train_iters=14");
     EXPECT(c.exit_code == 0 && strstr(c.err, " rank 0 info MoE layers: ") &&
@@ -312,7 +298,6 @@ static void check_resume(void)
     expect_part(&c, "2 ranks: tp 1, pp 1, dp 2, ep 2 (binding dp)");
     expect_part(&c, "\nstarting from run/checkpoints/step-12 (step 12)\nstep 13/14  loss ");
     EXPECT(!strstr(c.out, "timeline:"), "no step was traced:\n%s", c.out);
-    child_release(&c);
     int count = check_metrics_file("run/metrics.jsonl", 13, losses);
     EXPECT(count == 14, "%d lines of metrics", count);
 }
@@ -332,8 +317,6 @@ static void check_json(const double losses[MAX_STEPS])
         EXPECT(fabs(alone[i] / losses[i] - 1) < 1e-5, "step %d: %.9g on 4 ranks, %.9g on one",
                i + 1, losses[i], alone[i]);
     EXPECT(access("alone/checkpoints", F_OK) != 0, "checkpoints in spite of no_save");
-    free(text);
-    child_release(&c);
 }
 
 /* The parts of an MoE layer whose tokens travel, in the timeline of every rank. */
@@ -373,7 +356,6 @@ static void check_expert_timeline(void)
             EXPECT(several ? found[rank][i] > expected : found[rank][i] == expected,
                    "rank %d: %d slices of %s, not %d", rank, found[rank][i], parts[i], expected);
         }
-    cJSON_Delete(json);
 }
 
 static int count_process(const cJSON *events, int rank)
@@ -392,15 +374,12 @@ static void check_chosen_timeline(void)
                                   "tp=2,dp=2,ep=2,binding=dp", "--set", "train_iters=1", "--set",
                                   "num_layers=1", "--set", "log.trace_step=1", "--set",
                                   "log.trace_ranks=[3, 1]", "--set", "checkpoint.no_save=true"));
-    child_release(&c);
     char *svg = child_read("chosen/trace.svg");
     cJSON *json = child_read_json("chosen/trace.json"),
           *events = cJSON_GetObjectItem(json, "traceEvents");
     for (int rank = 0; rank < 4; rank++)
         EXPECT((count_process(events, rank) > 0) == (rank == 1 || rank == 3), "rank %d", rank);
     EXPECT(svg && strstr(svg, ">2 of 4 ranks: tp 2"), "no number of ranks");
-    cJSON_Delete(json);
-    free(svg);
 }
 
 /* Tensor-sharded experts between the nodes, in two partitions: metrics and timeline say so. */
@@ -413,13 +392,11 @@ static void check_expert_parallel(void)
                                   "--set", "num_layers=2", "--set", "moe_num_partitions=2", "--set",
                                   "moe_all_to_all=direct", "--set", "log.trace_step=2", "--set",
                                   "checkpoint.no_save=true"));
-    child_release(&c);
     char *text = child_read("expert/metrics.jsonl");
     for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line != NULL)
         EXPECT(strstr(line, "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"none\", "
                             "\"moe_all_to_all\": \"direct\""),
                "%s", line);
-    free(text);
     EXPECT(check_metrics_file("expert/metrics.jsonl", 1, losses) == 3, "not 3 lines of metrics");
     check_expert_timeline();
 }
@@ -435,11 +412,9 @@ static void check_help(void)
         snprintf(usage, sizeof usage, "\n  %s ", verbs[i]);
         expect_part(&c, usage);
     }
-    child_release(&c);
     child_run(&c, (const char *[]){NULL}, NULL);
     EXPECT(c.exit_code == 2 && c.out && !*c.out && strncmp(c.err, "usage: ", 7) == 0,
            "without a verb: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
         run_weft(&c, WORDS(verbs[i], "--help"));
         snprintf(usage, sizeof usage, "usage: weft %s", verbs[i]);
@@ -447,13 +422,11 @@ static void check_help(void)
         expect_part(&c, "--json");
         for (const char *line = c.out, *end; (end = strchr(line, '\n')) != NULL; line = end + 1)
             EXPECT(end - line <= 110, "%s --help: a line of %d", verbs[i], (int)(end - line));
-        child_release(&c);
     }
     run_weft(&c, WORDS("train", "--help"));
     expect_part(&c, "  model.num_layers = 12 (integer, 1 to ");
     expect_part(&c, "  parallel.expert_binding = \"dp\" (tp|dp)\n");
     expect_part(&c, "  checkpoint.save_interval = 0 (integer, ");
-    child_release(&c);
 }
 
 /* Of /dev/shm as containers have it, and of open files. */
@@ -475,7 +448,6 @@ static void check_little_room(void)
                    strstr(err, "/dev/shm has 8 MiB free, and 4 ranks may share 64 MiB: their "
                                "memory lies under "),
                "little memory: exit %d: %s", code, err);
-        free(err);
     } else {
         printf("little memory: skipped: no mounts of its own\n");
     }
@@ -485,7 +457,6 @@ static void check_little_room(void)
     EXPECT(WEXITSTATUS(code) == 2 && child_is_line(err) &&
                strstr(err, "4 ranks take up to 96 open files each, and ulimit -n allows 24"),
            "few files: exit %d: %s", WEXITSTATUS(code), err);
-    free(err);
 }
 
 /* Rank 0 comes late to what is wrong in all; the rank that found it first waits for its word. */
@@ -502,14 +473,12 @@ static void check_late_word(void)
     char *err = child_read("err");
     EXPECT(WEXITSTATUS(code) == 2 && err && strstr(err, "weft train: --set lrr=1: "),
            "late: exit %d: %s", WEXITSTATUS(code), err);
-    free(err);
 }
 
 int main(void)
 {
     double losses[MAX_STEPS] = {0};
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     check_late_word();
     check_help();
@@ -523,5 +492,5 @@ int main(void)
     check_expert_parallel();
     check_chosen_timeline();
     check_little_room();
-    return child_finish(folder);
+    return child_finish();
 }

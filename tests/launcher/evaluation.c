@@ -41,7 +41,6 @@ static int read_evaluations(const char *text, double out[4])
                    "%.100s", line);
             out[count++] = loss;
         }
-        cJSON_Delete(json);
     }
     return count;
 }
@@ -66,8 +65,6 @@ static void train(const char *run, const char *mesh, const char *precision, doub
     EXPECT(read_evaluations(text, out) == 2, "%s: not two evaluations:\n%s", run, text);
     EXPECT(out[0] != out[1], "the loss stands still");
     *out_bytes = worst_peak(text);
-    free(text);
-    child_release(&c);
 }
 
 /* --json's loss, with up to four more arguments. */
@@ -84,7 +81,6 @@ static double evaluate(const char *checkpoint, const char *const more[5], int st
                cJSON_IsString(name) && strcmp(name->valuestring, split) == 0 &&
                fabs(number_of(json, "perplexity") / exp(loss) - 1) < 1e-12,
            "eval %s: %g of step %g", checkpoint, loss, number_of(json, "step"));
-    cJSON_Delete(json);
     return loss;
 }
 
@@ -117,8 +113,6 @@ static void check_alone(void)
            "not the run's loss in less memory");
     char *after = list("alone");
     EXPECT(before && after && strcmp(before, after) == 0, "before:\n%s\nafter:\n%s", before, after);
-    free(before);
-    free(after);
 }
 
 /* A last step that the interval does not divide is evaluated, too, and a run that goes on from it
@@ -137,7 +131,6 @@ static void check_last(void)
             snprintf(found + strlen(found), sizeof found - strlen(found), "%d ",
                      atoi(line + strlen("{\"step\": ")));
     EXPECT(strcmp(found, wanted) == 0, "evaluated behind steps %s", found);
-    free(text);
 }
 
 static void check_mesh(const char *run, const char *mesh, const char *precision)
@@ -183,7 +176,6 @@ static void check_masked(void)
         EXPECT(count == tokens && fabs(loss / wanted - 1) < 1e-5,
                "%s, %s: %.9g over %g labels, not %.9g over %g", i ? ways[i - 1][0] : "as trained",
                i ? ways[i - 1][1] : "", loss, count, wanted, tokens);
-        cJSON_Delete(json);
     }
 }
 
@@ -199,13 +191,11 @@ static void check_resume(void)
              text);
     EXPECT(child_write("alone/metrics.jsonl", longer), "alone/metrics.jsonl");
     free(longer);
-    free(text);
     child_says(
         WORDS("train", "alone/config.json", "--out", "alone", "--resume", "--set", "train_iters=6"),
         0, WORDS("\nstep 6  validation loss "), NULL);
     text = child_read("alone/metrics.jsonl");
     EXPECT(read_evaluations(text, losses) == 3 && losses[2] > 1, "not 3 evaluations:\n%s", text);
-    free(text);
 }
 
 /* No batches are no evaluation, which wants no part of the data. */
@@ -215,7 +205,6 @@ static void check_none(void)
                "--set", "train_iters=2");
     char *text = child_read("none/metrics.jsonl");
     EXPECT(text && !strstr(text, "validation_loss"), "%s", text);
-    free(text);
     CHILD_REFUSED(2, "--iters is missing: the run's train.eval_iters is 0", "eval", "none",
                   "--split", "train");
     CHILD_GOOD("eval", "none", "--split", "train", "--iters", "1");
@@ -252,7 +241,6 @@ static void check_schedules(void)
         const double loss = number_of(json, "loss");
         wanted = i == 0 ? loss : wanted; /* all train the same */
         EXPECT(fabs(loss / wanted - 1) < 1e-5, "%s: %.9g, not %.9g", rows[i].run, loss, wanted);
-        cJSON_Delete(json);
     }
 }
 
@@ -284,14 +272,12 @@ static void check_wrong(void)
                    strncmp(c.err, "weft eval: ", 11) == 0 && strstr(c.err, cases[i].part) &&
                    c.out && !*c.out,
                "%s: exit %d: %s", cases[i].part, c.exit_code, c.err);
-        child_release(&c);
     }
 }
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config) && child_write("four.json", four), "configs");
     check_alone();
     check_wrong();
@@ -302,5 +288,5 @@ int main(void)
     check_schedules();
     check_mesh("replicas", "dp=2,binding=dp,ep=2,zero=3", "precision=bf16");
     check_mesh("stages", "tp=2,pp=2,binding=tp", "precision=fp32");
-    return child_finish(folder);
+    return child_finish();
 }

@@ -48,10 +48,9 @@ static int expand(const char *const *args, cJSON **out_json)
     for (; *args && n < CHILD_MAX_ARGS - 1; args++)
         all[n++] = *args;
     child_run(&c, all, NULL);
-    *out_json = cJSON_Parse(c.out);
+    *out_json = child_parse(c.out);
     const int code = c.exit_code;
     EXPECT(code == 0 ? !*c.err : child_is_line(c.err), "exit %d: \"%s\"", code, c.err);
-    child_release(&c);
     return code;
 }
 
@@ -64,7 +63,6 @@ static void replace(const char *from, const char *path, const char *what, const 
         fprintf(out, "%.*s%s%s", (int)(at - text), text, with, at + strlen(what));
         fclose(out);
     }
-    free(text);
 }
 
 /* --- what the rows say --------------------------------------------------------------------- */
@@ -132,7 +130,6 @@ static void check_price(const cJSON *step)
                  row = number_of(cJSON_GetObjectItem(step, "after"), "step_time_s");
     EXPECT(fabs(row / planned - 1) < 1e-9, "%s: %.12g s in the ladder, %.12g planned", mesh, row,
            planned);
-    cJSON_Delete(json);
 }
 
 static void check_contexts(void)
@@ -147,7 +144,6 @@ static void check_contexts(void)
     EXPECT(page && strstr(page, "today, 4096 tokens") && strstr(page, "1048576 tokens") &&
                strstr(page, "horizontal") && strstr(page, "vertical"),
            "the page has no ladder");
-    free(page);
     const int num = cJSON_GetArraySize(cJSON_GetObjectItem(json, "steps"));
     EXPECT(num == 9, "%d rows of doublings", num);
     for (int i = 0; i < num; i++) {
@@ -166,7 +162,6 @@ static void check_contexts(void)
            kinds[0], kinds[1], kinds[2]);
     EXPECT(strstr(text_of(json, "positions"), "rotary_base"), "nothing of rotary positions");
     EXPECT(number_of(json, "checkpoint_bytes") > 12 * 40e9, "checkpoint");
-    cJSON_Delete(json);
 }
 
 /* Two groups of 16 nodes on a switch each; then 4, which not even the experts have room on. */
@@ -190,14 +185,12 @@ static void check_switch(void)
                         "16") != NULL;
     }
     EXPECT(refused, "no refusal of the switch");
-    cJSON_Delete(json);
     EXPECT(expand(WORDS("large.json", "--cluster", "switch4.json", "--context", "1048576"),
                   &json) != 0,
            "a switch of 4 nodes");
     EXPECT(strstr(text_of(json, "stopped"), "nodes on one switch, which reaches 4") ||
                strstr(text_of(json, "stopped"), "more memory"),
            "%s", text_of(json, "stopped"));
-    cJSON_Delete(json);
     EXPECT(expand(WORDS("large.json", "--cluster", "switch16.json", "--context", "524288,1048576"),
                   &json) == 3,
            "vertical beyond the switch");
@@ -205,7 +198,6 @@ static void check_switch(void)
                   "vertical, ep 8 along cp 32 takes 32 nodes on one switch, which reaches 16"),
            "%s", text_of(json, "stopped"));
     EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(json, "steps")) == 2, "the ladder below it");
-    cJSON_Delete(json);
 }
 
 static void check_batches(void)
@@ -221,7 +213,6 @@ static void check_batches(void)
                  ratio = number_of(last, "tokens") / (128 * 4096.0);
     EXPECT(batch == dp && ratio == batch * 2, "a batch of %g, dp %g", batch, dp);
     EXPECT_NEAR(number_of(last, "lr_advised"), 3e-4 * sqrt(ratio), 1e-12);
-    cJSON_Delete(json);
     EXPECT(expand(WORDS("large.json", "--cluster", "h100.json", "--context", "8192", "--batch",
                         "samples"),
                   &json) == 0,
@@ -229,7 +220,6 @@ static void check_batches(void)
     last = step_of(json, 1);
     EXPECT(number_of(last, "global_batch_size") == 1024, "samples");
     EXPECT_NEAR(number_of(last, "lr_advised"), 3e-4 * sqrt(2), 1e-12);
-    cJSON_Delete(json);
 }
 
 /* More nodes: more replicas, up to the micro-batches that there are; storage has a speed there. */
@@ -267,7 +257,6 @@ static void check_nodes(void)
     }
     EXPECT(cJSON_IsTrue(cJSON_GetObjectItem(step_of(json, 4), "micro_batches_run_out")),
            "1,024 samples on 48 replicas");
-    cJSON_Delete(json);
 }
 
 /* Devices of a node that are free come before another node. */
@@ -294,7 +283,6 @@ static void check_free_devices(void)
                        number_of(step_of(json, k), "num_nodes") == cases[i].nodes[k],
                    "%s: row %d: dp %g on %g nodes", cases[i].mesh, k,
                    number_of(step_of(json, k), "dp"), number_of(step_of(json, k), "num_nodes"));
-        cJSON_Delete(json);
     }
 }
 
@@ -353,7 +341,6 @@ static void check_refusals(void)
                "row %d: exit %d, wanted %d and \"%s\": %s", (int)i, c.exit_code, rows[i].code,
                rows[i].says, c.err);
         EXPECT(c.exit_code == 0 || child_is_line(c.err), "row %d: not one line: %s", (int)i, c.err);
-        child_release(&c);
     }
 }
 
@@ -366,12 +353,10 @@ static void check_nearest(void)
     EXPECT(number_of(step_of(json, 1), "global_batch_size") == 2, "a batch of %g",
            number_of(step_of(json, 1), "global_batch_size"));
     EXPECT(number_of(step_of(json, 1), "lr_advised") > 0, "no advice");
-    cJSON_Delete(json);
     EXPECT(expand(WORDS("large.json", "--cluster", "h100.json", "--context", "8k"), &json) == 0,
            "no ladder");
     EXPECT(number_of(step_of(json, 1), "context") == 8192, "8k is %g tokens",
            number_of(step_of(json, 1), "context"));
-    cJSON_Delete(json);
 }
 
 /* The program that runs nothing says the same. */
@@ -384,13 +369,10 @@ static void check_alone(const char *alone)
         CHILD_RUN(&c, "expand", "large.json", "--cluster", "h100.json", "--context",
                   "131072,524288");
         EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-        texts[i] = strdup(c.out);
-        child_release(&c);
+        texts[i] = c.out;
     }
     child_program = NULL;
     EXPECT(strcmp(texts[0], texts[1]) == 0, "weft-plan says\n%s\nand weft\n%s", texts[1], texts[0]);
-    free(texts[0]);
-    free(texts[1]);
 }
 
 /* --- emitted ladders train ----------------------------------------------------------------- */
@@ -411,7 +393,6 @@ static double loss_at(const char *run, int step)
     for (const cJSON *line = lines->child; line; line = line->next)
         if (number_of(line, "step") == step)
             loss = number_of(line, "loss");
-    cJSON_Delete(lines);
     return loss;
 }
 
@@ -425,7 +406,6 @@ static void check_emitted_nodes(void)
     EXPECT(script && strstr(script, " on 1 node: ") &&
                strstr(script, "Planned on GPUs, and device.kind is cpu"),
            "%s", script ? script : "no script");
-    free(script);
     run_script("\"it's nodes/step-0.sh\" --set train.train_iters=3");
     /* From anywhere. */
     EXPECT(mkdir("elsewhere", 0777) == 0, "no folder");
@@ -479,7 +459,6 @@ static void check_emitted_context(void)
     cJSON *json = child_json(WORDS("inspect", "context/run", "--json"));
     EXPECT(number_of(json, "consumed_tokens") == 6 * 64 && number_of(json, "step") == 6, "step %g",
            number_of(json, "step"));
-    cJSON_Delete(json);
     EXPECT(isfinite(loss_at("context/run", 6)), "no sixth loss");
 }
 
@@ -494,7 +473,6 @@ static void check_emitted_run(void)
     EXPECT(said &&
                strstr(said, "; samples get another order: some tokens of this epoch come again"),
            "silent about the order: %s", said);
-    free(said);
     EXPECT(isfinite(loss_at("straight", 8)), "no eighth loss");
 }
 
@@ -509,24 +487,21 @@ static void check_folders(void)
                "mixed");
     char *text = child_read("mixed/step-3.json");
     EXPECT(text, "no step 3");
-    free(text);
     child_refused(args, 2, "--force");
     child_refused(of_itself, 2, "would replace CONFIG");
     args[8] = "--force";
     child_good(args);
     text = child_read("mixed/step-1.sh");
     EXPECT(text, "no step 1");
-    free(text);
     EXPECT(!child_read("mixed/step-2.json") && !child_read("mixed/step-3.sh"),
            "another ladder's steps");
 }
 
 int main(void)
 {
-    char folder[32], alone[1024];
+    char alone[1024];
     snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     child_cluster("h100", "h100.json");
     EXPECT(child_write("large.json", large) && child_write("tiny.json", tiny),
            "cannot write configs");
@@ -543,5 +518,5 @@ int main(void)
     check_emitted_context();
     check_emitted_run();
     check_folders();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -3,7 +3,6 @@
  * two. A checkpoint that is named never falls back, nor does a run more often than
  * checkpoint.fallback. The damaged one stays until its step is saved again. And how many
  * checkpoints a run keeps. */
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "tests/expect.h"
@@ -64,7 +63,6 @@ static void check_falls(const damage *d, const char *mesh)
     const char *said = c.err ? strstr(c.err, " is damaged") : NULL;
     EXPECT(said && !strstr(said + 1, " is damaged"), "%s, %s: said twice: %s", d->name, mesh,
            c.err);
-    child_release(&c);
     expect_shell("grep -qx step-7 run/checkpoints/latest");
     EXPECT(access("run/checkpoints/step-6", F_OK) == 0, "%s: the damaged one is gone", d->name);
     child_expect_losses("run", "wanted");
@@ -150,7 +148,6 @@ static void check_unwatched(void)
     do_damage(&damages[3], 4);
     args[10] = "checkpoint.fallback=0";
     run_weft(&c, args, 6);
-    child_release(&c);
     args[10] = "checkpoint.fallback=1";
     child_says(args, 0, NULL, two_are_damaged);
 }
@@ -212,7 +209,6 @@ static void check_keep(void)
     child c;
     run_weft(&c, args, 0);
     EXPECT(c.err && !*c.err, "%s", c.err);
-    child_release(&c);
     expect_shell(
         "cd kept/checkpoints && test \"$(ls -A | tr '\\n' ' ')\" = 'latest step-3 step-5 step-6 '");
     args[7] = "keep_latest_k=0";
@@ -225,8 +221,7 @@ static void check_keep(void)
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     CHILD_GOOD("train", "c.json", "--out", "trained");
     check_every_damage("dp=1");
@@ -240,5 +235,5 @@ int main(void)
     check_newer();
     check_readers();
     check_keep();
-    return child_finish(folder);
+    return child_finish();
 }

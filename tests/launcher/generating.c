@@ -57,8 +57,6 @@ static char *continue_text(const char *run, const char *prompt, const char *cons
     const int count = cJSON_GetArraySize(tokens); /* fewer where the text ends itself */
     EXPECT(count > shown && count <= shown + NUM_TOKENS, "%s: %d tokens", run, count);
     char *text = tokens ? cJSON_PrintUnformatted(tokens) : NULL;
-    cJSON_Delete(tokens);
-    cJSON_Delete(json);
     return text;
 }
 
@@ -131,9 +129,7 @@ int main(int argc, char **argv)
 {
     (void)argv;
     const size_t num_models = argc > 1 ? sizeof models / sizeof *models : NUM_DAILY;
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     for (size_t i = 0; i < num_models; i++)
         check_model(models[i].name, models[i].mesh);
     char *whole = generate("mixtral.run", WORDS("--no-cache", "--mesh", shared)),
@@ -151,5 +147,5 @@ int main(int argc, char **argv)
     CHILD_REFUSED(2, "offload.experts: weft generate has experts beyond device memory on one rank",
                   "generate", "mixtral.run", "--prompt", PROMPT, "--mesh", "ep=2,dp=2", "--set",
                   "offload.experts=host");
-    return child_finish(folder);
+    return child_finish();
 }

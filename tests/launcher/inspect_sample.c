@@ -112,7 +112,6 @@ static void check_step(int step, const int32_t *wanted)
         number++;
     }
     EXPECT(number_of(json, "passed_over_tokens") == 0, "step %d", step);
-    cJSON_Delete(json);
 }
 
 /* The place that is printed is the document's own, and the text is escaped and shortened. */
@@ -137,7 +136,6 @@ static void check_plain(void)
         line = strstr(line, "\n\n") + 2;
     EXPECT(of == (document * 37) % 97 + 2 && strncmp(line + from, shown, strlen(shown)) == 0,
            "document %d from %d of %d is %s", document, from, of, shown);
-    child_release(&c);
 }
 
 static void check_long(void)
@@ -164,7 +162,6 @@ static void check_flight(void)
         CHILD_RUN(&c, "inspect", "run", "--flight");
         EXPECT(c.exit_code == 0 && !strstr(c.out, "of the fault before") == (i < 2), "%s%s", c.out,
                c.err);
-        child_release(&c);
         CHILD_GOOD("train", "config.json", "--out", "run", "--resume", "--set", iters[i]);
         CHILD_RUN(&c, "inspect", "run", "--flight");
         EXPECT(c.exit_code == 0 &&
@@ -172,7 +169,6 @@ static void check_flight(void)
                    !strstr(c.out, "\n     0 ") == (i == 0) &&
                    !strstr(c.out, "\n     1 ") == (i > 0),
                "%s%s", c.out, c.err);
-        child_release(&c);
     }
     EXPECT(access("run/flight/rank-0.json", F_OK) != 0, "a record where none was written");
 }
@@ -185,8 +181,7 @@ static void expect_refused(const char *run, const char *step, int code, const ch
 int main(void)
 {
     static int32_t trained[STEPS][STEP_TOKENS];
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "%s", folder);
+    child_begin();
     write_text();
     EXPECT(child_write("config.json", config), "config.json");
     CHILD_GOOD("prepare", "corpus.txt", "--split-blank-lines", "--out", "corpus");
@@ -201,7 +196,6 @@ int main(void)
     EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(json, "samples")) == BATCH &&
                number_of(json, "first_token_of_order") == STEPS * STEP_TOKENS + STEP_TOKENS / 2,
            "step %d: behind a smaller batch", LATER);
-    cJSON_Delete(json);
     check_plain();
     check_long();
     expect_refused("run", "7", 2, "run: has no step 7: its metrics are of steps 1 to 6");
@@ -214,5 +208,5 @@ int main(void)
     EXPECT(child_write("corpus.txt", text), "corpus.txt");
     CHILD_GOOD("prepare", "corpus.txt", "--split-blank-lines", "--out", "corpus");
     expect_refused("run", "1", 6, "corpus: has changed since step 1: its data_xxh64 is ");
-    return child_finish(folder);
+    return child_finish();
 }

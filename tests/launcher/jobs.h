@@ -48,8 +48,8 @@ int job_count_lines(const char *path);
 
 /* A program that notes its name and arguments, a line each, and does what the script says. */
 void job_make_fake(const char *name, const char *script);
-/* What the fakes noted since the last time; the caller's. */
-char *job_said(void);
+/* What the fakes noted since the last time. */
+const char *job_said(void);
 /* Whether the fakes got this word, as it is. */
 bool job_has_word(const char *text, const char *word);
 /* The words of a rank of the run `job_odd`, with train.lr=1e-3. */

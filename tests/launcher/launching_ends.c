@@ -132,12 +132,11 @@ static void check_hung(void)
         EXPECT(!strstr(c->err, "Primary job"), "hung-%d: %s", i, c->err);
         child_release(c);
     }
-    char *text = job_said();
+    const char *text = job_said();
     EXPECT(strstr(text, "\nscancel\n--signal=KILL\n7.0\n") && !strstr(text, "7.batch") &&
                strstr(text, "\nupdate\nJobId=7\nReqNodeList=a\n") &&
                strstr(text, "\nrequeue\n7\n") && strstr(text, "\nExcNodeList=b\n"),
            "%s", text);
-    free(text);
 }
 
 /* A step of a batch job that ends by itself, or at a signal that the script gets. */
@@ -190,15 +189,13 @@ static void check_step(const step *s)
         kill(c.pid, s->signal);
     }
     EXPECT(child_wait(&c, LIMIT_S), "the batch script goes on after signal %d", s->signal);
-    char *text = job_said();
+    const char *text = job_said();
     EXPECT(c.exit_code == s->wanted, "a step of code %s: exit %d, not %d: %s", s->code, c.exit_code,
            s->wanted, c.err);
     EXPECT((strstr(text, "\nrequeue\n123\n") != NULL) == s->requeued, "code %s, signal %d: %s",
            s->code, s->signal, text);
     if (!s->signal)
         job_expect_words(text, "srun");
-    free(text);
-    child_release(&c);
 }
 
 static const char *const training[] = {"OMPI_MCA_btl_vader_single_copy_mechanism=none", NULL};
@@ -209,7 +206,6 @@ static void check_training(void)
     child c;
     job_launch("mpirun", "real run", WORDS("--set", "lr_decay_style=constant"), 0, NULL);
     EXPECT(job_run_other(&c, "/bin/bash", WORDS("real run/job.sh"), training) == 0, "%s", c.err);
-    child_release(&c);
     EXPECT(job_count_lines("real run/metrics.jsonl") == 3, "%d steps",
            job_count_lines("real run/metrics.jsonl"));
     EXPECT(access("real run/checkpoints/step-3", F_OK) == 0, "no checkpoint");
@@ -226,8 +222,6 @@ static void check_training(void)
     char *latest = child_read("real run/checkpoints/latest");
     EXPECT(latest && strncmp(latest, "step-3\n", 7) != 0 && strcmp(latest, "step-3") != 0,
            "nothing was saved after %s: %s", latest ? latest : "?", c.err);
-    free(latest);
-    child_release(&c);
 }
 
 static void start_long(child *c)
@@ -245,7 +239,6 @@ static bool catches_term(pid_t pid)
     char *text = child_read(path), *line = text ? strstr(text, "\nSigCgt:") : NULL;
     if (line)
         caught = strtoull(line + 8, NULL, 16);
-    free(text);
     return caught >> (SIGTERM - 1) & 1;
 }
 
@@ -261,7 +254,6 @@ static void check_early_stop(double seconds)
     EXPECT(child_wait(&c, LIMIT_S), "not stopped %g s after the start", seconds);
     EXPECT(c.exit_code == 75, "stopped %g s after the start: exit %d: %s", seconds, c.exit_code,
            c.err);
-    child_release(&c);
 }
 
 static void check_stop_at_once(void)
@@ -292,7 +284,6 @@ static void check_killed(void)
             num_gone++;
     }
     EXPECT(count > 2 && num_gone == count, "of %d processes %d are left", count, count - num_gone);
-    child_release(&c);
 }
 
 /* The longest first. */

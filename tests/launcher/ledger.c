@@ -200,7 +200,6 @@ static void check_joules(void)
             strstr(text, "\"step\": 1, \"joules\": 42.5, \"tokens\": 10, \"gpu_joules\": 40}\n") &&
             strstr(text, "\"step\": 2}\n"),
         "%s", text);
-    free(text);
     EXPECT_OK(weft_ledger_read("run-joules/ledger.jsonl", &a));
     EXPECT(near(a.joules, 49.5) && near(a.gpu_joules, 47) && near(a.tokens, 30) &&
                a.num_damaged == 0,
@@ -220,7 +219,7 @@ static bool start(child *c, const char *mesh)
 static double last_metric(const char *key)
 {
     double value = NAN;
-    char *text = child_read("run/metrics.jsonl");
+    char *text = child_peek("run/metrics.jsonl");
     char *end = text ? strrchr(text, '\n') : NULL;
     if (end) {
         *end = '\0';
@@ -249,7 +248,6 @@ static double steps_above(int step)
     for (const cJSON *line = metrics->child; line; line = line->next)
         if (has_value(line, "step_ms") && number_of(line, "step") > step)
             seconds += number_of(line, "step_ms") / 1e3;
-    cJSON_Delete(metrics);
     return seconds;
 }
 
@@ -274,7 +272,6 @@ static void check_killed(const char *mesh)
     const int last = (int)last_metric("step");
     const double lost_s = steps_above(10);
     EXPECT(last >= 13 && last < 15, "killed after step %d", last);
-    child_release(&c);
     EXPECT(system("grep -q '\"did\": \"begin\".*\"weft\": \"[0-9].*\"mesh\": \"tp 1, ' "
                   "run/ledger.jsonl") == 0,
            "no version and mesh");
@@ -283,7 +280,6 @@ static void check_killed(const char *mesh)
         return;
     EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == 0 && c.err && !*c.err, "exit %d: %s",
            c.exit_code, c.err);
-    child_release(&c);
     const double all_s = now() - began;
     cJSON *json = inspect();
     const double sum = item(json, "productive_s") + item(json, "lost_s") + item(json, "saving_s") +
@@ -306,14 +302,12 @@ static void check_killed(const char *mesh)
     EXPECT(item(json, "saving_s") > 0 && item(json, "loading_s") > 0 &&
                item(json, "starting_s") > 0 && item(json, "waiting_s") > 0,
            "a part is missing");
-    cJSON_Delete(json);
     EXPECT(system("for i in run/checkpoints/step-*/manifest.json; do echo >$i; done") == 0,
            "no sh");
     child_says(WORDS("inspect", "run"), 6, WORDS("goodput"), NULL);
     CHILD_RUN(&c, "inspect", "run", "--json");
     EXPECT(c.exit_code == 6 && !c.out[0] && child_is_line(c.err),
            "a damaged checkpoint, --json: exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
     EXPECT(system("rm -r run/checkpoints/*") == 0, "no rm");
     child_says(WORDS("inspect", "run"), 6, WORDS("goodput"),
                WORDS("has no checkpoint, but the run has saved step "));
@@ -329,12 +323,10 @@ static void check_stopped(void)
         return;
     wait_for_step(&c, 1);
     child_kill(&c);
-    child_release(&c);
     CHILD_RUN(&c, "inspect", "run");
     EXPECT(c.exit_code == 0 && c.out && strncmp(c.out, "time of 1 start\n", 16) == 0 &&
                strstr(c.out, "  goodput "),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
     EXPECT(system("rm -rf run") == 0, "no rm");
     if (!start(&c, "dp=1"))
         return;
@@ -342,25 +334,20 @@ static void check_stopped(void)
     kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == WEFT_EXIT_STOPPED, "exit %d",
            c.exit_code);
-    child_release(&c);
     sleep(1);
     if (!start(&c, "dp=1"))
         return;
     EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     cJSON *json = inspect();
     EXPECT(item(json, "starts") == 2 && item(json, "waiting_s") == 0 &&
                item(json, "lost_steps") == 0,
            "%g starts, %g s waited, %g lost", item(json, "starts"), item(json, "waiting_s"),
            item(json, "lost_steps"));
-    cJSON_Delete(json);
 }
 
 int main(int argc, char **argv)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     check_lines();
     check_impossible();
@@ -373,5 +360,5 @@ int main(int argc, char **argv)
     EXPECT(system("rm -rf run") == 0, "no rm");
     check_killed("dp=2");
     check_stopped();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -11,7 +11,6 @@
 #include "launcher/models/models.h"
 #include "launcher/planning/config.h"
 #include "launcher/planning/step.h"
-#include "parallel/checkpoint/checkpoint.h"
 #include "tests/expect.h"
 #include "tests/launcher/altered.h"
 #include "tests/launcher/child.h"
@@ -576,7 +575,6 @@ static void edit(const char *path, const char *from, const char *to)
     out = calloc(1, strlen(text) + strlen(to) + 1);
     sprintf(out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
     EXPECT(child_write(path, out), "%s", path);
-    free(text);
     free(out);
 }
 
@@ -896,7 +894,6 @@ static void an_index_counts_parameters(void)
     char *text = child_read("index.json");
     EXPECT(text && strstr(text, "\"total_parameters\": 8,") && strstr(text, "\"total_size\": 48"),
            "%s", text);
-    free(text);
 }
 
 /* Found while tensors are written: nothing of them stays. */
@@ -934,9 +931,7 @@ static void a_config_that_is_not_the_models_is_refused(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     configs_are_read_or_refused();
     scaled_positions_stay_scaled();
     layers_of_mistral_differ();
@@ -964,5 +959,5 @@ int main(void)
     families_fill_and_bind_a_config();
     a_damaged_checkpoint_is_refused();
     a_config_that_is_not_the_models_is_refused();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -1,7 +1,6 @@
 /* Maps between a tensor and a parameter against their definition: random blocks, seen from both
  * sides through windows of every size. */
 #include <stdint.h>
-#include <stdlib.h>
 
 #include "core/rng.h"
 #include "launcher/models/map.h"

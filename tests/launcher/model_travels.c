@@ -141,10 +141,8 @@ static void sizes_are_written_as_transformers_does(void)
 
 int main(void)
 {
-    char folder[32];
     const char *checkout = getenv("WEFT_SOURCE_DIR");
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     snprintf(source, sizeof source, "%s/tests/oracle/models/llama_bf16", checkout);
     snprintf(tokenizers, sizeof tokenizers, "%s/tests/oracle/golden/tokenizers", checkout);
     what_export_needs_goes_with_the_run();
@@ -152,5 +150,5 @@ int main(void)
     a_tokenizer_is_read_on_import();
     only_what_was_made_here_is_removed();
     sizes_are_written_as_transformers_does();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -339,7 +339,6 @@ static double train(const char *config, const char *run, const char *mesh)
     const char *at = c.out ? strstr(c.out, "\"loss\": ") : NULL;
     if (at)
         loss = atof(at + strlen("\"loss\": "));
-    child_release(&c);
     return loss;
 }
 
@@ -452,9 +451,8 @@ static void check_new_config(void)
 
 int main(void)
 {
-    char folder[32], source[512];
-    if (!child_folder_enter(folder))
-        return 1;
+    char source[512];
+    child_begin();
     for (int i = 0; i < NUM_MODELS; i++) {
         snprintf(source, sizeof source, "%s/tests/oracle/models/%s", getenv("WEFT_SOURCE_DIR"),
                  models[i]);
@@ -477,5 +475,5 @@ int main(void)
     check_computation("phi3", source, &application);
     check_own_program(source);
     check_new_config();
-    return child_finish(folder);
+    return child_finish();
 }

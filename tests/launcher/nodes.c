@@ -176,7 +176,6 @@ static void check_even(void)
                !strstr(c.out, "odd:") && strstr(c.out, "\n     3  ") &&
                strstr(c.out, "writes and syncs"),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
 }
 
 /* -q: without mpirun's own words. */
@@ -190,7 +189,6 @@ static void check_no_gpu(void)
     EXPECT(c.exit_code == 4 && child_is_line(c.err) &&
                !strncmp(c.err, "weft doctor: rank 0: node ", 26),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
 }
 
 static void check_slow(void)
@@ -200,9 +198,8 @@ static void check_slow(void)
     const char *odd = c.out ? strstr(c.out, "odd: ") : NULL;
     EXPECT(c.exit_code == 4 && odd && strstr(odd, ", rank 1: compute: ") && child_is_line(odd),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
     run(&c, "SLOW=2", WORDS("--factor", "6", "--seconds", "30", "--json"));
-    cJSON *json = cJSON_Parse(c.out);
+    cJSON *json = child_parse(c.out);
     const cJSON *list = cJSON_GetObjectItem(json, "odd"), *first = cJSON_GetArrayItem(list, 0);
     const cJSON *factor = cJSON_GetObjectItem(first, "factor");
     EXPECT(c.exit_code == 4 && cJSON_GetArraySize(list) == 1 &&
@@ -211,8 +208,6 @@ static void check_slow(void)
                cJSON_GetObjectItem(first, "rank")->valueint == 2 && factor &&
                factor->valuedouble > 6,
            "exit %d: %s%s", c.exit_code, c.out, c.err);
-    cJSON_Delete(json);
-    child_release(&c);
 }
 
 static void check_arguments(void)
@@ -229,17 +224,15 @@ static void check_arguments(void)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
     if (argc > 1)
         return weft_main(argc, argv, NULL);
     child_program = realpath(argv[0], NULL);
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     check_rounds();
     check_judge();
     check_arguments();
     check_even();
     check_no_gpu();
     check_slow();
-    return child_finish(folder);
+    return child_finish();
 }

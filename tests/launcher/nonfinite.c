@@ -98,10 +98,8 @@ static void check(const char *run, const char *mesh, const char *poisoned, const
     EXPECT(c.exit_code == exit_code, "%s: exit %d: %s", mesh, c.exit_code, c.err);
     if (part)
         check_lines(mesh, &c, part);
-    child_release(&c);
     char *text = child_read_in(run, "checkpoints/latest");
     EXPECT(text && strcmp(text, latest) == 0, "%s: latest is %s", mesh, text);
-    free(text);
 }
 
 /* Every weight and moment of this process, one after the other. */
@@ -152,11 +150,10 @@ static void check_untouched(const char *poisoned, const char *part)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
     if (argc > 1)
         return weft_main(argc, argv, poison_build);
     child_program = "/proc/self/exe";
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     check("good", "dp=2", "POISON=", "eval_interval=2", 0, NULL, "step-6\n");
     /* Named by the rank that made it, not by one that holds the sum. */
@@ -194,5 +191,5 @@ int main(int argc, char **argv)
           "step 3: model/decoder.layers.1.bias [0:16] is not finite: not saved", "step-2\n");
     check("evaluated", "dp=2", "POISON=evaluation", "eval_interval=4", 8,
           "error step 4: the validation part's loss is nan", "step-4\n");
-    return child_finish(folder);
+    return child_finish();
 }

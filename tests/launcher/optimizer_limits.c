@@ -63,7 +63,6 @@ static bytes train(const char *const sets[MAX_SET])
 {
     child c = run("train", sets);
     EXPECT(c.exit_code == 0, "%s: exit %d: %s", sets[0], c.exit_code, c.err);
-    child_release(&c);
     cJSON *json = child_read_json("run/memory.json");
     const cJSON *rank = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(json, "ranks"), 0);
     const bytes used = {number_at(rank, "used", "device in all"),
@@ -76,7 +75,6 @@ static bytes train(const char *const sets[MAX_SET])
                used.optimizer == planned.optimizer,
            "%s: took %.0f, %.0f and %.0f bytes, not %.0f, %.0f and %.0f", sets[0], used.device,
            used.pinned, used.optimizer, planned.device, planned.pinned, planned.optimizer);
-    cJSON_Delete(json);
     return used;
 }
 
@@ -88,7 +86,6 @@ static void refuse(const char *const sets[MAX_SET], const char *key, const char 
     EXPECT(c.exit_code == 3 && child_is_line(c.err) &&
                strncmp(c.err, begins, strlen(begins)) == 0 && strstr(c.err, wanted),
            "%s: exit %d: %s", sets[0], c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* In fp32 weights, moments and two buckets' gradients are pinned; in bf16 2 + 2 + 8 bytes. */
@@ -115,11 +112,9 @@ static void check_memory(void)
     child c = run("train", SETS(limit));
     EXPECT(c.exit_code == 3 && !strstr(c.err, "; offload.optimizer_state host would fit"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     c = run("train", SETS("offload.host_memory_limit=1"));
     EXPECT(c.exit_code == 2 || strstr(c.err, "offload.host_memory_limit"), "exit %d: %s",
            c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* "; train.micro_batch_size 1 and offload.optimizer_state host would fit, ..." as key=value each;
@@ -153,7 +148,6 @@ static void check_advice(void)
         const int count = read_advice(c.err, sets);
         EXPECT(c.exit_code == 3 && child_is_line(c.err) && (count > 0) == !lack,
                "%s: exit %d, %d advised: %s", limit, c.exit_code, count, c.err);
-        child_release(&c);
         last = count;
         num_advised += count > 0;
         if (lack)
@@ -173,7 +167,7 @@ typedef struct planned {
 static planned ask(const char *const sets[MAX_SET])
 {
     child c = run("plan", sets);
-    cJSON *json = c.out ? cJSON_Parse(c.out) : NULL;
+    cJSON *json = child_parse(c.out);
     const cJSON *stage = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "stages"), 0),
                 *lanes = cJSON_GetObjectItem(stage, "optimizer_time"), *row;
     planned p = {.pinned = number_at(stage, "memory", "pinned host")};
@@ -188,8 +182,6 @@ static planned ask(const char *const sets[MAX_SET])
         p.host = number_at(stage, "optimizer_time", "host");
         p.up = number_at(stage, "optimizer_time", "up");
     }
-    cJSON_Delete(json);
-    child_release(&c);
     return p;
 }
 
@@ -224,7 +216,6 @@ static void check_seen(void)
     EXPECT(trace && strstr(trace, "\"download\"") && strstr(trace, "\"to_host\"") &&
                strstr(trace, "\"host\"") && strstr(trace, "\"upload\""),
            "no copies in the timeline: %.2000s", trace);
-    free(trace);
     child_says(WORDS("plan", "c.json", "--cluster", "cluster.json", "--set", HOST), 0,
                WORDS("  in host memory ", "      0  optimizer ", "!activations"), NULL);
 }
@@ -258,7 +249,6 @@ static double paced_ms(const char *set, const char *pace)
     char *text = child_read("run/metrics.jsonl");
     for (const char *at = text; at && (at = strstr(at, "\"step_ms\": ")); at++)
         least = fmin(least, atof(at + strlen("\"step_ms\": ")));
-    free(text);
     return least;
 }
 
@@ -306,9 +296,6 @@ static void check_other_optimizer(const char *saved, const char *other)
     EXPECT(allowed.exit_code == 2 && strstr(allowed.err, way) && strstr(c[0].err, way) &&
                strstr(c[1].err, "or a checkpoint of weights alone (weft export"),
            "%s after %s: %s%s%s", other, saved, allowed.err, c[0].err, c[1].err);
-    for (int i = 0; i < 2; i++)
-        child_release(&c[i]);
-    child_release(&allowed);
 }
 
 /* What the refusal says, in words on the key. */
@@ -320,8 +307,7 @@ static void check_explained(void)
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config) && child_write("cluster.json", cluster), "files");
     check_memory();
     check_advice();
@@ -332,5 +318,5 @@ int main(void)
     check_other_optimizer("adam", "muon");
     check_other_optimizer("muon", "adam");
     check_explained();
-    return child_finish(folder);
+    return child_finish();
 }

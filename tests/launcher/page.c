@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cjson/cJSON.h>
 
@@ -140,7 +139,6 @@ static char *plan_page(const char *config, const char *cluster, const char *mesh
     CHILD_RUN(&c, "plan", config, "--cluster", cluster, "--mesh", mesh, "--html", "page.html",
               "--set", set ? set : "train.train_iters=1");
     EXPECT(c.exit_code == code, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     char *html = read_page("page.html");
     remove("page.html");
     return html;
@@ -181,12 +179,11 @@ static void check_escapes(void)
 /* 16,384 devices, 64 stages, a thousand micro-batches: merged; more than are drawn: said. */
 static void check_large(const char *sheet)
 {
-    cJSON *json = cJSON_Parse(strchr(sheet, '{'));
+    cJSON *json = child_parse(strchr(sheet, '{'));
     cJSON_SetNumberValue(cJSON_GetObjectItem(json, "num_nodes"), 2048);
     char *text = cJSON_Print(json);
     EXPECT(child_write("large.json", text), "cannot write");
     free(text);
-    cJSON_Delete(json);
     char *html = plan_page("dense.json", "large.json", "tp=8,pp=64,dp=32,sp=1",
                            "train.global_batch_size=32000", 0);
     expect_in(html, " of 64 stages are drawn");
@@ -203,7 +200,6 @@ static char *search_page(const char *nodes, int code)
               "--mesh", "tp=8,sp=1", "--html", "page.html", "--set",
               code ? "device.memory_limit=1000000000" : "train.global_batch_size=64");
     EXPECT(c.exit_code == code, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     char *html = read_page("page.html");
     remove("page.html");
     return html;
@@ -365,11 +361,9 @@ static void check_many(void)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
     if (argc == 3 && strcmp(argv[1], "sample") == 0)
         return write_sample(argv[2]) == WEFT_OK ? 0 : 1;
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     const char *sheet = child_cluster("h100", "cluster.json");
     EXPECT(child_write("dense.json", dense), "cannot write");
     check_tables();
@@ -379,5 +373,5 @@ int main(int argc, char **argv)
     check_search();
     check_refusals();
     check_large(sheet);
-    return child_finish(folder);
+    return child_finish();
 }

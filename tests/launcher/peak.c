@@ -103,7 +103,6 @@ static void check_given(void)
     char *text = child_read("given/metrics.jsonl");
     EXPECT(check_shares(text) == 1, "no step was the best");
     EXPECT(text && strstr(text, "\"peak_flops_from\": \"achieved\""), "%.1000s", text);
-    free(text);
 }
 
 /* The peak of an emulated accelerator is its pace. It gives the losses of the machine itself. */
@@ -120,8 +119,6 @@ static void check_paced(void)
         b = strstr(b + 1, "\"loss\": ");
         EXPECT(a && b && strtod(a + 8, NULL) == strtod(b + 8, NULL), "step %d", i + 1);
     }
-    free(paced);
-    free(plain);
 }
 
 /* Beside processes that want all cores. */
@@ -152,19 +149,16 @@ static void check_beside_others(void)
     EXPECT(cJSON_IsNumber(peak) && peak->valuedouble > 1e8 && cJSON_IsString(from) &&
                strcmp(from->valuestring, "given") != 0,
            "no peak in the first line:\n%.600s", c.out);
-    cJSON_Delete(json);
-    child_release(&c);
 }
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     check_rules();
     check_looking();
     check_given();
     check_paced();
     check_beside_others();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -68,11 +68,10 @@ static int plan(const char *config, const char *cluster, const char *mesh, const
     if (set)
         args[n++] = "--set", args[n++] = set;
     child_run(&c, args, NULL);
-    *out_json = cJSON_Parse(c.out);
+    *out_json = child_parse(c.out);
     int code = c.exit_code;
     EXPECT(code == 0 || child_is_line(c.err), "exit %d: \"%s\"", code, c.err);
     EXPECT(code == 0 || code == 3, "%s on %s: exit %d: %s", config, mesh ? mesh : "", code, c.err);
-    child_release(&c);
     return code;
 }
 
@@ -130,7 +129,6 @@ static void check_meshes(void)
         EXPECT((time_of(json, "tensor") > 0) == rows[i].tensor, "%s: tensor", rows[i].mesh);
         EXPECT((time_of(json, "expert") > 0) == rows[i].expert, "%s: expert", rows[i].mesh);
         EXPECT((time_of(json, "data") > 0) == rows[i].data, "%s: data", rows[i].mesh);
-        cJSON_Delete(json);
     }
 }
 
@@ -139,7 +137,6 @@ static double step_of(const char *config, const char *mesh, const char *set)
     cJSON *json;
     (void)plan(config, "cluster.json", mesh, set, &json);
     double step = json ? number_of(json, "step_time_s") : NAN;
-    cJSON_Delete(json);
     return step;
 }
 
@@ -163,7 +160,6 @@ static void expect_limit(const char *config, const char *mesh, const char *set, 
     const char *limits = cJSON_GetStringValue(cJSON_GetObjectItem(json, "limits"));
     EXPECT(limits && strcmp(limits, wanted) == 0, "%s on %s: %s binds, not %s", config, mesh,
            limits ? limits : "nothing", wanted);
-    cJSON_Delete(json);
 }
 
 /* Many tokens compute, few wait for weights, few micro-batches leave stages idle. */
@@ -180,7 +176,7 @@ static void check_limits(void)
  * with this much memory (0: theirs). */
 static void write_kinds(const char *sheet, const char *path, int num_first, double memory_bytes)
 {
-    cJSON *json = cJSON_Parse(strchr(sheet, '{')); /* behind its comment */
+    cJSON *json = child_parse(strchr(sheet, '{')); /* behind its comment */
     cJSON *groups = cJSON_AddArrayToObject(json, "groups"), *group = NULL;
     const cJSON *device = cJSON_GetObjectItem(json, "device");
     const double peak = number_of(cJSON_GetObjectItem(device, "peak"), "bf16");
@@ -196,7 +192,6 @@ static void write_kinds(const char *sheet, const char *path, int num_first, doub
     char *text = cJSON_Print(json);
     EXPECT(child_write(path, text), "cannot write %s", path);
     free(text);
-    cJSON_Delete(json);
 }
 
 static double compute_of(const cJSON *json, int stage)
@@ -224,8 +219,6 @@ static void check_kinds(const char *sheet)
         EXPECT_NEAR(number_of(mixed, "model_flops_utilization") /
                         number_of(slow, "model_flops_utilization"),
                     world / (world + 8), 1e-9);
-        cJSON_Delete(slow);
-        cJSON_Delete(mixed);
     }
     (void)plan("dense.json", "cluster.json", "dp=8,pp=2", NULL, &fast);
     (void)plan("dense.json", "slow.json", "dp=8,pp=2", NULL, &slow);
@@ -237,15 +230,11 @@ static void check_kinds(const char *sheet)
                number_of(mixed, "step_time_s") < number_of(slow, "step_time_s"),
            "a step is not between those of its kinds");
     const double first = number_of(cJSON_GetObjectItem(mixed, "stages")->child, "memory_bytes");
-    cJSON_Delete(mixed);
     write_kinds(sheet, "mixed.json", 1, 30e9);
     EXPECT(plan("dense.json", "mixed.json", "dp=8,pp=2", NULL, &mixed) == 3, "30 GB are enough");
     EXPECT(number_of(mixed, "memory_limit_bytes") < 30e9 &&
                number_of(mixed, "memory_bytes") != first,
            "not the smaller device's memory");
-    cJSON_Delete(fast);
-    cJSON_Delete(slow);
-    cJSON_Delete(mixed);
     CHILD_REFUSED(3, "does not fit: a rank of stage 1 needs ", "plan", "dense.json", "--cluster",
                   "mixed.json", "--mesh", "dp=8,pp=2");
     CHILD_REFUSED(3, "than the ", "plan", "dense.json", "--cluster", "mixed.json", "--mesh",
@@ -258,7 +247,7 @@ static void check_eager(const char *sheet)
     static const char *const meshes[] = {"dp=8,pp=2", "pp=8"};
     static const char *const places[] = {"between", "inside"};
     for (int i = 0; i < 2; i++) {
-        cJSON *json = cJSON_Parse(strchr(sheet, '{')), *waits, *eager, *small;
+        cJSON *json = child_parse(strchr(sheet, '{')), *waits, *eager, *small;
         cJSON *place = cJSON_GetObjectItem(json, places[i]);
         for (int large = 0; large < 2; large++) {
             cJSON_DeleteItemFromObject(place, "eager_bytes");
@@ -276,24 +265,19 @@ static void check_eager(const char *sheet)
                    time_of(eager, "pipeline") < 0.9 * time_of(waits, "pipeline"),
                "%s: %g s of messages that are not waited for, of %g", places[i],
                time_of(eager, "pipeline"), time_of(waits, "pipeline"));
-        cJSON_Delete(waits);
-        cJSON_Delete(small);
-        cJSON_Delete(eager);
-        cJSON_Delete(json);
     }
 }
 
 /* The cluster with this host: its memory, and the link between it and a device. */
 static void write_host(const char *sheet, const char *path, double memory, double bandwidth)
 {
-    cJSON *json = cJSON_Parse(strchr(sheet, '{'));
+    cJSON *json = child_parse(strchr(sheet, '{'));
     cJSON *host = cJSON_GetObjectItemCaseSensitive(json, "host");
     cJSON_ReplaceItemInObject(host, "memory_bytes", cJSON_CreateNumber(memory));
     cJSON_ReplaceItemInObject(host, "link_bandwidth", cJSON_CreateNumber(bandwidth));
     char *text = cJSON_Print(json);
     EXPECT(child_write(path, text), "cannot write %s", path);
     free(text);
-    cJSON_Delete(json);
 }
 
 static double pinned_of(const cJSON *json)
@@ -341,10 +325,7 @@ static void check_offload(const char *sheet)
                    number_of(copies, "out") == number_of(copies, "back"),
                "%s: copies take %g s and %g s", sets[i], number_of(copies, "out"),
                number_of(copies, "back"));
-        cJSON_Delete(quick);
-        cJSON_Delete(slow);
     }
-    cJSON_Delete(kept);
     CHILD_REFUSED(3, "of host memory, and its share of the node's is", "plan", "offload.json",
                   "--cluster", "small_host.json", "--mesh", "pp=8", "--set", sets[0]);
 }
@@ -354,7 +335,6 @@ static double memory_of(const char *config, const char *mesh, const char *set)
     cJSON *json;
     (void)plan(config, "cluster.json", mesh, set, &json);
     double bytes = json ? number_of(json, "memory_bytes") : NAN;
-    cJSON_Delete(json);
     return bytes;
 }
 
@@ -486,13 +466,11 @@ static void check_chosen(void)
         cJSON *json;
         (void)plan("sixteen.json", "cluster.json", meshes[m], "moe_num_partitions=0", &json);
         const double chosen = number_of(json, "step_time_s");
-        cJSON_Delete(json);
         for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
             (void)plan("sixteen.json", "cluster.json", meshes[m], fixed[i], &json);
             const double step = number_of(json, "step_time_s");
             EXPECT(chosen <= 1.01 * step, "%s: chosen %g s, %s %g s", meshes[m], chosen, fixed[i],
                    step);
-            cJSON_Delete(json);
         }
     }
 }
@@ -508,7 +486,6 @@ static void check_memory_limit(void)
     for (int i = 0; i < 4; i++) {
         (void)plan("dense.json", "cluster.json", "tp=8", sets[i], &json);
         limits[i] = number_of(json, "memory_limit_bytes");
-        cJSON_Delete(json);
     }
     EXPECT(limits[0] == 70e9 && limits[1] > 70e9 && limits[1] < 90e9, "%g and %g", limits[0],
            limits[1]);
@@ -538,7 +515,6 @@ static char *order_of(const char *path)
                                         number_of(cJSON_GetObjectItem(e, "args"), "stage"));
         }
     EXPECT(used > 1000, "%s: %zu bytes of an order", path, used);
-    cJSON_Delete(json);
     return out;
 }
 
@@ -555,7 +531,6 @@ static void check_auto_load(void)
                   "1,1,1,1]",
                   "--expert-load", i ? "2" : "1", "--trace", "t.json");
         EXPECT(c.exit_code == 0 || c.exit_code == 3, "exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
         orders[i] = order_of("t.json");
         remove("t.json");
     }
@@ -572,7 +547,6 @@ static void check_schedule(void)
               "--set", "train.global_batch_size=16");
     EXPECT(strstr(c.out, ": tp 1, pp 4, dp 1, schedule zbv, 2 virtual stages a rank\n"), "%s",
            c.out);
-    child_release(&c);
     CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--search", "--top", "1000",
               "--nodes", "1", "--mesh", "cp=1,dp=1", "--set", "parallel.pipeline_schedule=zbv",
               "--set", "train.global_batch_size=16", "--set", "train.micro_batch_size=1");
@@ -587,7 +561,6 @@ static void check_schedule(void)
     }
     EXPECT(num_one > 0 && num_v > 0, "%d plans of one stage, %d in a V: %s%s", num_one, num_v,
            c.out, c.err);
-    child_release(&c);
 }
 
 /* Whatever the limit, an order of `auto` keeps it, or the plan does not fit. */
@@ -604,7 +577,7 @@ static void check_auto_limit(void)
             CHILD_RUN(&c, "plan", "dense.json", "--json", "--cluster", "cluster.json", "--mesh",
                       meshes[i], "--set", "parallel.pipeline_schedule=auto", "--set",
                       "train.global_batch_size=24", "--set", limit);
-            cJSON *json = cJSON_Parse(c.out);
+            cJSON *json = child_parse(c.out);
             EXPECT(json, "%s, %s: %s", meshes[i], limit, c.err);
             const double bytes = json ? number_of(json, "memory_bytes") : 0;
             if (k > 0)
@@ -612,8 +585,6 @@ static void check_auto_limit(void)
                        "%s, %s: %.0f bytes, exit %d", meshes[i], limit, bytes, c.exit_code);
             num_kept += k > 0 && c.exit_code == 0;
             most = k > 0 ? most : bytes;
-            cJSON_Delete(json);
-            child_release(&c);
         }
     }
     EXPECT(num_kept > 12, "%d orders keep a limit", num_kept);
@@ -689,13 +660,11 @@ static void check_context(void)
             child c;
             CHILD_RUN(&c, "plan", "dense.json", "--json", "--cluster", "cluster.json", "--mesh",
                       meshes[m], "--set", forms[f]);
-            json = cJSON_Parse(c.out);
+            json = child_parse(c.out);
             EXPECT(json || (f == 2 && c.exit_code == 2 && strstr(c.err, "num_query_groups")),
                    "%s, %s: exit %d: %s", meshes[m], forms[f], c.exit_code, c.err);
             if (json)
                 best = fmin(best, number_of(json, "step_time_s"));
-            cJSON_Delete(json);
-            child_release(&c);
         }
         plan("dense.json", "cluster.json", meshes[m], "parallel.cp_comm_type=auto", &json);
         const cJSON *form = cJSON_GetObjectItem(json, "cp_comm_type");
@@ -711,7 +680,6 @@ static void check_context(void)
         EXPECT(strncmp(reason->valuestring, form->valuestring, strlen(form->valuestring)) == 0 &&
                    strstr(reason->valuestring, "all_gather"),
                "%s: %s", meshes[m], reason->valuestring);
-        cJSON_Delete(json);
     }
 }
 
@@ -726,8 +694,6 @@ static void check_other_device(void)
     EXPECT(number_of(json, "model_flops_utilization") == number_of(own, "model_flops_utilization"),
            "an MFU of %g, not %g", number_of(json, "model_flops_utilization"),
            number_of(own, "model_flops_utilization"));
-    cJSON_Delete(json);
-    cJSON_Delete(own);
     snprintf(cpu, sizeof cpu,
              "{\"name\": \"cores\", \"num_nodes\": 1, \"ranks_per_node\": 8, \"device\": "
              "{\"name\": \"core\", \"memory_bandwidth\": 1e10, \"peak\": {\"fp32\": 1e11, "
@@ -749,7 +715,6 @@ static void check_outputs(const char *sheet)
                   "./new.json");
     char *text = child_read("cluster.json");
     EXPECT(text && strcmp(text, sheet) == 0, "another cluster.json");
-    free(text);
 }
 
 /* The same bytes from the program that links no MPI, HDF5, oneDNN or CUDA. */
@@ -765,7 +730,6 @@ static void check_alone(const char *alone)
     EXPECT(whole.exit_code == 0 && pure.exit_code == 0, "exit %d and %d: %s", whole.exit_code,
            pure.exit_code, pure.err);
     EXPECT(strcmp(whole.out, pure.out) == 0, "weft-plan says something else than weft plan");
-    child_release(&pure);
     child_program = alone;
     CHILD_RUN(&pure, "plan", "moe.json");
     child_program = NULL;
@@ -773,8 +737,6 @@ static void check_alone(const char *alone)
                strcmp(pure.err, "weft-plan plan: --cluster FILE is missing; see weft-plan plan "
                                 "--help\n") == 0,
            "exit %d: %s", pure.exit_code, pure.err);
-    child_release(&whole);
-    child_release(&pure);
 }
 
 /* An efficiency that is not given is 1, which is told. */
@@ -792,11 +754,9 @@ static void check_efficiency(void)
                           "--mesh", "tp=8",       NULL,        NULL};
     child_run(&c, args, NULL);
     EXPECT(strstr(c.out, "\ndevice.efficiency.gemm is not given: 1"), "%s%s", c.out, c.err);
-    child_release(&c);
     args[6] = "--json";
     child_run(&c, args, NULL);
     EXPECT(strstr(c.out, "\"not given: 1\"") != NULL, "%s%s", c.out, c.err);
-    child_release(&c);
 }
 
 /* The measured peak is below the products that were measured beside it: no share of it is told. */
@@ -813,7 +773,6 @@ static void check_low_peak(void)
     CHILD_RUN(&c, "plan", "dense.json", "--cluster", "low.json", "--mesh", "tp=8");
     EXPECT(strstr(c.out, "MFU -   most") && strstr(c.out, "peak cannot be right"), "%s%s", c.out,
            c.err);
-    child_release(&c);
 }
 
 /* Attention's FLOPs of so long a sequence pass 2^64. */
@@ -825,17 +784,15 @@ static void check_long(void)
         cJSON *json;
         (void)plan("dense.json", "cluster.json", "tp=8,cp=8,sp=1", lengths[i], &json);
         mfu[i] = number_of(json, "model_flops_utilization");
-        cJSON_Delete(json);
     }
     EXPECT_NEAR(mfu[1] / mfu[0], 1, 0.05);
 }
 
 int main(void)
 {
-    char folder[32], alone[1024];
+    char alone[1024];
     snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     const char *sheet = child_cluster("h100", "cluster.json");
     EXPECT(child_write("dense.json", dense) && child_write("moe.json", moe) &&
                child_write("wide.json", wide) && child_write("tiny.json", tiny) &&
@@ -871,5 +828,5 @@ int main(void)
     check_refusals();
     check_outputs(sheet);
     check_alone(alone);
-    return child_finish(folder);
+    return child_finish();
 }

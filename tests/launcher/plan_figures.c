@@ -98,7 +98,6 @@ static void check_parts(void)
         for (const cJSON *t = object(json, "time")->child; t; t = t->next)
             sum += t->valuedouble;
         near(sum, number_of(json, "step_time_s"), 1e-9);
-        cJSON_Delete(json);
     }
     /* 250 words and 32 positions of 64; a head of its own with a norm. */
     cJSON *json = plan("untied.json", "cluster.json", "dp=1", NULL);
@@ -107,7 +106,6 @@ static void check_parts(void)
                  head = number_of(object(parts, "head"), "optimizer");
     near(embedding, (250 + 32) * 64 * 8, 0.02); /* but for padding */
     near(head, (250 * 64 + 2 * 64) * 8, 0.02);
-    cJSON_Delete(json);
 }
 
 /* --- reductions ------------------------------------------------------------------------------ */
@@ -120,7 +118,6 @@ static double sharded_step(const char *mesh, int num_micro_batches)
                        WORDS("--set", batch, "--set", "model.hidden_size=512", "--set",
                              "parallel.ddp_bucket_size=1000000"));
     const double step = number_of(json, "step_time_s");
-    cJSON_Delete(json);
     return step;
 }
 
@@ -139,7 +136,6 @@ static void check_reductions(void)
              sharded_step(beside, 2) - sharded_step(beside, 1), 1e-9);
     }
     near(sharded_step(beside, 1), sharded_step("dp=16,zero=1", 1), 0.02);
-    cJSON_Delete(json);
 }
 
 /* Replicas nearer than parts of a sequence: all ranks sum the same gradients over the same nodes.
@@ -152,7 +148,6 @@ static void check_order(void)
             plan("dense.json", "cluster.json", i ? "cp=2,dp=8,order=tp-ep-dp-cp-pp" : "cp=2,dp=8",
                  WORDS("--set", "parallel.overlap_grad_reduce=false"));
         us[i] = number_of(object(json, "time"), "data");
-        cJSON_Delete(json);
     }
     near(us[1], us[0], 1e-9);
 }
@@ -174,8 +169,6 @@ static void check_ranges(void)
         near(cJSON_GetArrayItem(ends, 0)->valuedouble, step / 1.3, 1e-9);
         near(cJSON_GetArrayItem(ends, 1)->valuedouble, step * 1.3, 1e-9);
         near(number_of(wide, "step_time_s"), step, 1e-12);
-        cJSON_Delete(json);
-        cJSON_Delete(wide);
     }
 }
 
@@ -200,13 +193,11 @@ static void check_sources(void)
     EXPECT(!source_of(json, "between.bandwidth") && !source_of(json, "device.peak.bf16") &&
                !source_of(json, "storage.write"),
            "a number that was not taken");
-    cJSON_Delete(json);
     json = plan("dense.json", "cluster.json", "dp=8", NULL);
     const cJSON *between = source_of(json, "between.bandwidth");
     EXPECT(between && cJSON_IsNull(object(between, "where")) &&
                strcmp(object(between, "class")->valuestring, "assumed") == 0,
            "between nodes");
-    cJSON_Delete(json);
 }
 
 /* --- loads of experts ------------------------------------------------------------------------- */
@@ -240,16 +231,12 @@ static void check_loads(void)
     EXPECT(cJSON_Compare(first, two->child, true) &&
                cJSON_Compare(first->next->next, two->child->next, true),
            "the other loads depend on the one asked for");
-    cJSON_Delete(even);
-    cJSON_Delete(uneven);
     /* Two experts a token, one a rank: at most half of all ranks' rows come to one. */
     even = plan("moe.json", "cluster.json", "dp=8,ep=8,binding=dp", NULL);
     const cJSON *worst = cJSON_GetArrayItem(object(even, "imbalance"), 1);
     EXPECT(worst && number_of(worst, "load") == 4, "the worst load");
-    cJSON_Delete(even);
     cJSON *alone = plan("dense.json", "cluster.json", "dp=4", NULL);
     EXPECT(!cJSON_GetObjectItem(alone, "imbalance"), "a dense model has loads of experts");
-    cJSON_Delete(alone);
 }
 
 /* --- checkpoints ------------------------------------------------------------------------------ */
@@ -268,7 +255,6 @@ static double saved_bytes(const char *folder, double *out_file)
         bytes += 4 * elements;
     }
     *out_file = json ? number_of(object(json, "files")->child, "bytes") : (double)NAN;
-    cJSON_Delete(json);
     return bytes;
 }
 
@@ -296,7 +282,6 @@ static void check_checkpoints(void)
         /* One node writes all of it, and reads it back; kernels' launches count. */
         near(number_of(checkpoint, "write_s"), bytes / 1e9 + 3e-6, 1e-6);
         near(number_of(checkpoint, "stall_s"), bytes / 1e9 + bytes / 2e9 + 6e-6, 1e-6);
-        cJSON_Delete(json);
     }
 }
 
@@ -361,7 +346,6 @@ static void check_costs(void)
     const double goodput = number_of(failures, "goodput");
     near(1 - goodput, stall_s / interval + (interval / 2 + 120) / between_s, 0.02);
     EXPECT(source_of(json, "node.watts") && source_of(json, "storage.write"), "sources of costs");
-    cJSON_Delete(json);
     /* Without figures and without --tokens nobody knows. */
     json = plan("dense.json", "cluster.json", "dp=8", NULL);
     static const char *const keys[][2] = {{"cost", "currency"},
@@ -378,7 +362,6 @@ static void check_costs(void)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         EXPECT(cJSON_IsNull(object(object(json, keys[i][0]), keys[i][1])), "%s.%s", keys[i][0],
                keys[i][1]);
-    cJSON_Delete(json);
     /* Nodes that differ: one of two costs more, and fails more often. */
     char more[1024];
     snprintf(more, sizeof more,
@@ -393,11 +376,9 @@ static void check_costs(void)
                source_of(json, "node.price_per_hour") && source_of(json, "node.watts") &&
                !source_of(json, "groups[0].node.watts"),
            "sources of nodes that differ");
-    cJSON_Delete(json);
     json = plan("dense.json", "differ.json", "dp=4", NULL);
     EXPECT(number_of(object(json, "cost"), "hour") == 50, "of the first node alone");
     EXPECT(!source_of(json, "node.price_per_hour"), "a number of nodes that are not used");
-    cJSON_Delete(json);
 }
 
 /* --- promises --------------------------------------------------------------------------------- */
@@ -438,8 +419,6 @@ static void check_promises(void)
         EXPECT(
             strstr(c.out, "by data sheets and published measurements; nothing was measured here"),
             "%s: %s", files[i], c.out);
-        child_release(&c);
-        cJSON_Delete(json);
     }
     for (int h100 = 0; h100 < 2; h100++) {
         child c;
@@ -454,8 +433,6 @@ static void check_promises(void)
         EXPECT(!cJSON_IsTrue(object(json, "tight")) == (part <= 0.95), "%g of the memory", part);
         EXPECT((part > 0.95 && part <= 1) == (strstr(c.out, "fits with no margin") != NULL),
                "%g of the memory: %s", part, c.out);
-        child_release(&c);
-        cJSON_Delete(json);
     }
 }
 
@@ -478,8 +455,6 @@ static void check_software(void)
         for (const cJSON *part = object(theirs, "time")->child; part; part = part->next)
             sum += part->valuedouble;
         near(sum, number_of(theirs, "step_time_s"), 1e-6);
-        cJSON_Delete(own);
-        cJSON_Delete(theirs);
     }
     /* FlashAttention-2 is an A100's own; an H100 has faster ones. */
     EXPECT(longer[0] > 0.005 && longer[0] < 0.05 && longer[1] > 0.04 && longer[1] < 0.2,
@@ -499,7 +474,6 @@ static double seconds_with(const char *config, const char *path, const char *mes
     const char *const more[] = {option, value, NULL};
     cJSON *json = plan(config, path, mesh, more);
     const double seconds = number_of(json, "step_time_s");
-    cJSON_Delete(json);
     return seconds;
 }
 
@@ -523,7 +497,6 @@ static double exchange_with(const char *config, const char *path, const char *so
     const char *const more[] = {"--software", software, NULL};
     cJSON *json = plan(config, path, "dp=32,ep=32", more);
     const double seconds = number_of(object(json, "time"), "expert");
-    cJSON_Delete(json);
     return seconds;
 }
 
@@ -592,8 +565,6 @@ static void check_rules(void)
     const double all = number_of(object(shown, "time"), "tensor"),
                  left = number_of(object(hidden, "time"), "tensor");
     EXPECT(left > 0.3 * all && left < 0.95 * all, "%g s, beside backward %g s", all, left);
-    cJSON_Delete(shown);
-    cJSON_Delete(hidden);
     /* Plain kernels by either name. */
     const double kernels = seconds_with("long.json", path, "dp=8", "--kernels", "plain"),
                  software = seconds_with("long.json", path, "dp=8", "--software", "plain");
@@ -634,8 +605,6 @@ static void check_interference(void)
         const double longer =
             number_of(slowed, "step_time_s") / number_of(alone, "step_time_s") - 1;
         EXPECT(longer > 0.002 && longer < 0.18, "%s: %g longer", meshes[i], longer);
-        cJSON_Delete(slowed);
-        cJSON_Delete(alone);
     }
 }
 
@@ -660,14 +629,12 @@ static void check_text(void)
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         EXPECT(strstr(c.out, parts[i]), "no \"%s\" in:\n%s", parts[i], c.out);
-    child_release(&c);
     CHILD_RUN(&c, "plan", "dense.json", "--cluster", "priced.json", "--search", "--mesh", "tp=1",
               "--tokens", "1e9");
     const char *found = c.out ? strstr(c.out, "\nthe fastest plan:\n") : NULL;
     EXPECT(c.exit_code == 0 && found && strstr(found, "\n  all tokens take ") &&
                strstr(found, "\n  all tokens cost ") && strstr(found, "80 EUR\n"),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
     child_says(WORDS("plan", "dense.json", "--cluster", "cluster.json"), 0,
                WORDS("!costs ", "!between failures ", "!nan",
                      "\n  best saved every  unknown: the cluster file lacks "
@@ -701,9 +668,7 @@ static void check_refusals(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     EXPECT(child_write("dense.json", dense) && child_write("untied.json", untied) &&
                child_write("moe.json", moe),
            "cannot write configs");
@@ -725,5 +690,5 @@ int main(void)
     check_choice();
     check_text();
     check_refusals();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -22,10 +22,8 @@ static cJSON *ask(const char *alone, int code, const char *const *args)
     EXPECT(whole.exit_code == code && pure.exit_code == code, "exit %d and %d: %s", whole.exit_code,
            pure.exit_code, whole.err);
     EXPECT(strcmp(whole.out, pure.out) == 0, "weft-plan says something else than weft plan");
-    cJSON *json = cJSON_Parse(whole.out);
+    cJSON *json = child_parse(whole.out);
     EXPECT(json, "no JSON: %s", whole.out);
-    child_release(&whole);
-    child_release(&pure);
     return json ? json : cJSON_CreateObject();
 }
 
@@ -52,14 +50,12 @@ static void check_paper(const char *alone)
     EXPECT(number_of(json, "o2_chunks") == 1 && number_of(json, "o3_chunks") == 1, "chunks");
     EXPECT(strcmp(text_of(json, "choice"), "o1") == 0, "chose %s", text_of(json, "choice"));
     EXPECT_NEAR(number_of(cJSON_GetObjectItem(json, "paper"), "r1"), 2.0 / 3, 1e-9);
-    cJSON_Delete(json);
     json = ask(alone, 0,
                WORDS("plan", "all-to-all", "--bytes", "64k", "--tp", "4", "--ep", "2", "--cluster",
                      "paper.json", "--paper", "--json"));
     EXPECT(cJSON_IsNull(cJSON_GetObjectItem(json, "o2_s")) && number_of(json, "o2_chunks") == 0,
            "a chunk below I_minimal");
     EXPECT(strcmp(text_of(json, "choice"), "o1") == 0, "chose %s", text_of(json, "choice"));
-    cJSON_Delete(json);
 }
 
 static void check_forms(const char *alone)
@@ -85,7 +81,6 @@ static void check_forms(const char *alone)
                    number_of(json, "direct_s") <= number_of(json, "o3_s"),
                "%s: a form that does less takes longer", sizes[i]);
         EXPECT(number_of(json, "o2_chunks") >= 1 && number_of(json, "o3_chunks") >= 1, "chunks");
-        cJSON_Delete(json);
     }
     child_says(WORDS("plan", "all-to-all", "--bytes", "64MiB", "--tp", "8", "--ep", "2",
                      "--cluster", "cluster.json"),
@@ -167,7 +162,6 @@ static void check_layer(const char *alone)
     }
     /* 3 matrices of 4096 x 14336 and the router's 8 rows, 2 + 4 + 2 + 8 bytes each */
     EXPECT_NEAR(number_of(json, "parameter_bytes"), 16.0 * (3 * 4096.0 * 14336 + 8 * 4096.0), 1e6);
-    cJSON_Delete(json);
     child_says(WORDS("plan", "moe-layer", "--tokens", "8192", "--hidden", "4096", "--ffn", "14336",
                      "--experts", "8", "--topk", "2", "--ep", "8", "--cluster", "cluster.json"),
                0, WORDS("choice: n ", "\n  ->  "), NULL);
@@ -180,9 +174,8 @@ static void check_memory(const char *alone, const char *sheet)
     cJSON *json = layer(alone, 0, "8192", "8", "cluster.json");
     const double most = number_of(candidate(json, 1, "none"), "memory_bytes"),
                  least = number_of(candidate(json, 8, "s4"), "memory_bytes");
-    cJSON_Delete(json);
     for (int none_fits = 0; none_fits < 2; none_fits++) {
-        cJSON *small = cJSON_Parse(strchr(sheet, '{'));
+        cJSON *small = child_parse(strchr(sheet, '{'));
         cJSON *device = cJSON_GetObjectItem(small, "device");
         cJSON_DeleteItemFromObject(device, "reserved_bytes");
         cJSON_DeleteItemFromObject(device, "memory_bytes");
@@ -192,7 +185,6 @@ static void check_memory(const char *alone, const char *sheet)
         char *text = cJSON_Print(small);
         EXPECT(child_write("small.json", text), "cannot write");
         free(text);
-        cJSON_Delete(small);
         json = layer(alone, none_fits ? 3 : 0, "8192", "8", "small.json");
         const cJSON *whole = candidate(json, 1, "none"), *cut = candidate(json, 8, "s4");
         EXPECT(!cJSON_IsTrue(cJSON_GetObjectItem(whole, "feasible")) &&
@@ -200,7 +192,6 @@ static void check_memory(const char *alone, const char *sheet)
                "n 1 fits");
         EXPECT(cJSON_IsTrue(cJSON_GetObjectItem(cut, "feasible")) == !none_fits, "n 8, s4");
         EXPECT(cJSON_IsNull(cJSON_GetObjectItem(json, "choice")) == none_fits, "a choice");
-        cJSON_Delete(json);
     }
     CHILD_REFUSED(3, "no candidate fits; the smallest, n ", "plan", "moe-layer", "--tokens", "8192",
                   "--hidden", "4096", "--ffn", "14336", "--experts", "8", "--topk", "2", "--ep",
@@ -240,7 +231,6 @@ static void check_strategies(const char *alone)
                "%s x %s, %s: %g, %g, %g, %g s", layers[i].hidden, layers[i].ffn,
                layers[i].precision, fastest(json, "s1"), fastest(json, "s2"), fastest(json, "s3"),
                fastest(json, "s4"));
-        cJSON_Delete(json);
     }
 }
 
@@ -249,11 +239,9 @@ static void check_alone_and_few(const char *alone)
     cJSON *json = layer(alone, 0, "8192", "1", "cluster.json");
     EXPECT(number_of(cJSON_GetObjectItem(json, "choice"), "n") == 1, "cut where nothing travels");
     EXPECT(strstr(text_of(candidate(json, 2, "none"), "reason"), "no rows travel"), "n 2");
-    cJSON_Delete(json);
     json = layer(alone, 0, "4", "8", "cluster.json");
     EXPECT(strstr(text_of(candidate(json, 8, "none"), "reason"), "4 tokens cannot be cut into 8"),
            "n 8");
-    cJSON_Delete(json);
 }
 
 /* Measured curves alone, of those operations that a choice needs. */
@@ -272,7 +260,6 @@ static void check_curves(const char *alone)
     EXPECT(strcmp(text_of(json, "priced_by"), "curves") == 0, "%s", text_of(json, "priced_by"));
     EXPECT(number_of(cJSON_GetObjectItem(json, "choice"), "n") > 1, "slow links hide nothing");
     EXPECT(number_of(candidate(json, 2, "s4"), "time_s") > 0, "n 2, s4");
-    cJSON_Delete(json);
 }
 
 static void refuse_layer(const char *tokens, const char *experts, const char *topk, const char *ep,
@@ -299,10 +286,9 @@ static void check_layer_refusals(void)
 
 int main(void)
 {
-    char folder[32], alone[1024];
+    char alone[1024];
     snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     const char *sheet = child_cluster("h100", "cluster.json");
     EXPECT(child_write("paper.json", paper) &&
                child_write("empty.json", "{\"name\": \"empty\", \"num_nodes\": 4, "
@@ -317,5 +303,5 @@ int main(void)
     check_strategies(alone);
     check_curves(alone);
     check_layer_refusals();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -71,7 +71,6 @@ static void check_memory(void)
                 const double kept = decoder_bytes(json, s * b / share, t);
                 EXPECT(fabs(kept / (layers * wanted) - 1) < 1e-3, "%s, %s: %g instead of %g", mesh,
                        recomputes[r], kept, layers * wanted);
-                cJSON_Delete(json);
             }
 }
 
@@ -86,7 +85,6 @@ static void check_stages(void)
             number_of(cJSON_GetObjectItem(stage, "memory"), "activations") / (12 * layer);
         EXPECT(fabs(in_flight - (4 - s)) < 1e-9, "stage %d: %g micro-batches", s, in_flight);
     }
-    cJSON_Delete(json);
 }
 
 static double step_of(const char *file, const char *kernels, const char *mesh, const char *set)
@@ -97,7 +95,6 @@ static double step_of(const char *file, const char *kernels, const char *mesh, c
     for (const cJSON *t = cJSON_GetObjectItem(json, "time")->child; t; t = t->next)
         sum += t->valuedouble;
     EXPECT_NEAR(sum, step, 1e-6 * step);
-    cJSON_Delete(json);
     return step;
 }
 
@@ -143,7 +140,6 @@ static void check_published(void)
         const double error = number_of(json, "step_time_s") / wanted - 1;
         EXPECT(fabs(error) < 0.06, "%s: off by %g", mesh, error);
         sum += fabs(error);
-        cJSON_Delete(json);
     }
     EXPECT(sum / (2 * (double)count) < 0.025, "a mean error of %g", sum / (2 * (double)count));
 }
@@ -166,7 +162,6 @@ static void check_times(void)
     for (int year = 0; year < 2; year++) {
         cJSON *json = plan("dense.json", year ? "plain-2021" : "plain", "tp=8", full);
         tensor[year] = number_of(cJSON_GetObjectItem(json, "time"), "tensor");
-        cJSON_Delete(json);
     }
     /* 6 all-reduces a layer, of which 2 were beside products that lacked 24 of 108 multiprocessors
      */
@@ -178,7 +173,6 @@ static void check_times(void)
     /* Each message is waited for; each rank sends its share of the rows. */
     cJSON *json = plan("dense.json", "plain", "tp=8,pp=4", NULL);
     EXPECT(number_of(cJSON_GetObjectItem(json, "time"), "pipeline") > 0, "messages cost nothing");
-    cJSON_Delete(json);
     EXPECT(step_of("experts.json", "plain", "dp=8,ep=8", NULL) >
                1.2 * step_of("experts.json", "weft", "dp=8,ep=8", NULL),
            "masks cost nothing");
@@ -191,7 +185,6 @@ static void check_times(void)
         json = plan("experts.json", "plain",
                     whole ? "tp=8,dp=8,ep=8,etp=1" : "tp=8,dp=8,ep=8,etp=8", NULL);
         sent[whole] = number_of(cJSON_GetObjectItem(json, "time"), "expert");
-        cJSON_Delete(json);
     }
     EXPECT(fabs(sent[1] / sent[0] - 1) < 0.2, "%g s and %g s", sent[0], sent[1]);
     (void)step_of("experts.json", "plain", "tp=8,binding=tp", NULL);
@@ -208,7 +201,6 @@ static void check_taken(void)
     for (int i = 0; i < 2; i++) {
         cJSON *json = plan("dense.json", "plain", "tp=8,dp=16", overlaps[i]);
         data[i] = number_of(cJSON_GetObjectItem(json, "time"), "data");
-        cJSON_Delete(json);
     }
     EXPECT(data[0] > 0.22 * data[1] && data[0] < 0.3 * data[1], "hidden %g s, alone %g s", data[0],
            data[1]);
@@ -231,7 +223,6 @@ static double bubble_of(const char *mesh)
     cJSON *json = plan("experts.json", "plain", mesh, "model.num_layers=32");
     const cJSON *time = cJSON_GetObjectItem(json, "time");
     const double share = number_of(time, "bubble") / number_of(json, "step_time_s");
-    cJSON_Delete(json);
     return share;
 }
 
@@ -269,9 +260,7 @@ static void check_refusals(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     child_cluster("a100-80gb", "cluster.json");
     EXPECT(child_write("dense.json", config) && child_write("experts.json", experts) &&
                child_write("short.json", small),
@@ -284,5 +273,5 @@ int main(void)
     check_issue();
     check_virtual_stages();
     check_refusals();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "launcher/planning/levels.h"
-#include "layers/moe/moe.h"
 #include "layers/pass/pass.h"
 #include "tests/expect.h"
 

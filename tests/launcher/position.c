@@ -3,7 +3,6 @@
  * samples. Tokens of the dataset are their own places in it. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "launcher/training/trainer.h"
 #include "parallel/checkpoint/internal.h"

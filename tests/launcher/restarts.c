@@ -80,7 +80,6 @@ static void goes_on(const char *whole, const char *mesh, int rank, const char *c
     snprintf(crash, sizeof crash, "%d:4:1:0:count-%s", rank, whole);
     run_until_end(&c, whole, mesh, NULL, more);
     EXPECT(c.exit_code == 0, "%s: exit %d: %s", whole, c.exit_code, c.err);
-    child_release(&c);
     run_until_end(&c, run, mesh, crash, more);
     snprintf(wanted, sizeof wanted, "rank %d on ", rank);
     EXPECT(c.exit_code == 0 && c.err && strstr(c.err, wanted) &&
@@ -89,7 +88,6 @@ static void goes_on(const char *whole, const char *mesh, int rank, const char *c
            "%s: exit %d: %s", run, c.exit_code, c.err);
     /* Asynchronous saves may not have published it yet. */
     EXPECT(c.out && (more || strstr(c.out, "checkpoints/step-2 (step 2)")), "%s: %s", run, c.out);
-    child_release(&c);
     check_same(whole, run);
 }
 
@@ -102,7 +100,6 @@ static void start_fails(void)
         WORDS("--set", "reliability.max_restarts=4", "--set", "reliability.restart_delay_s=0"));
     EXPECT(c.exit_code == 0 && count(c.err, "started again in ") == 4, "starts: exit %d: %s",
            c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* The next fault comes before the first new step, four times alike, then no more. */
@@ -115,7 +112,6 @@ static void step_fails(void)
     EXPECT(c.exit_code == 137 && count(c.err, "started again in ") == 3 &&
                strstr(c.err, "after step 3, 4 times in a row and alike: it is not started again\n"),
            "loop: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* By the code that a rank ends with. */
@@ -128,7 +124,6 @@ static void ends_with(int code, bool restarts)
     run_until_end(&c, run, "tp=2", crash, NULL);
     EXPECT(c.exit_code == (restarts ? 0 : code) && count(c.err, "started again in ") == restarts,
            "%s: exit %d: %s", run, c.exit_code, c.err);
-    child_release(&c);
 }
 
 static void codes(void)
@@ -173,7 +168,6 @@ static void bad_config(void)
                    count(c.err, "did you mean model.num_layers?") == 1,
                "bad: exit %d: %s", c.exit_code, c.err);
     }
-    child_release(&c);
 }
 
 /* While it waits to start again. */
@@ -189,7 +183,6 @@ static void stopped(void)
     EXPECT(c.exit_code == WEFT_EXIT_STOPPED && c.err &&
                strstr(c.err, "asked to stop: it is not started again"),
            "wait: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* One that began at an older checkpoint goes on from that, until it has saved. */
@@ -198,7 +191,6 @@ static void from_older(void)
     child c[2];
     run_until_end(&c[0], "older", "tp=2", NULL, NULL);
     EXPECT(c[0].exit_code == 0, "older: exit %d: %s", c[0].exit_code, c[0].err);
-    child_release(&c[0]);
     EXPECT(system("cp -r older older-saves") == 0, "no copy");
     start(&c[0], "older", "tp=2", "1:4:1:0:count-older", WORDS("--resume-from", "step-2"));
     start(&c[1], "older-saves", "tp=2", "1:6:1:0:count-older-saves", WORDS("--resume-from=step-2"));
@@ -208,7 +200,6 @@ static void from_older(void)
         EXPECT(c[i].exit_code == 0 && c[i].out && count(c[i].out, wanted) == (i == 0 ? 2 : 1) &&
                    count(c[i].out, "starting from ") == 2,
                "older %d: exit %d: %s%s", i, c[i].exit_code, c[i].out, c[i].err);
-        child_release(&c[i]);
     }
 }
 
@@ -233,7 +224,7 @@ static void is_quick(void)
     bool again = false;
     for (size_t least = before ? strlen(before) : 0;
          !again && weft_now_us() - begin_us < 1e6 * CHILD_PATIENCE_S;) {
-        text = child_read(path);
+        text = child_peek(path);
         again = text && strlen(text) > least;
         least = text && strlen(text) < least ? strlen(text) : least;
         free(text);
@@ -241,13 +232,11 @@ static void is_quick(void)
     }
     printf("from kill to the next step: %.2f s\n", (weft_now_us() - begin_us) / 1e6);
     EXPECT(again, "quick: no step");
-    free(before);
     kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, LIMIT_S), "quick: goes on");
     EXPECT(c.exit_code == WEFT_EXIT_STOPPED && count(c.err, "started again in ") == 1 &&
                strstr(c.err, CHILD_ASKED "\n"),
            "quick: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* While a job's script waits to start it again. */
@@ -271,7 +260,6 @@ static void job_stopped(void)
     EXPECT(child_wait(&c, LIMIT_S) && c.exit_code == WEFT_EXIT_STOPPED &&
                strstr(c.err, "weft: asked to stop: it is not started again\n"),
            "job: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* mpirun says that it lost a rank, or has none left, and never ends: it is killed, and the ranks
@@ -300,7 +288,6 @@ static void mpirun_hangs(const char *run, const char *does, const char *said, in
     EXPECT(c.exit_code == 0 && strstr(c.err, said) && strstr(c.err, again), "%s: exit %d: %s", run,
            c.exit_code, c.err);
     EXPECT(weft_now_us() - begin_us > 19e6, "it is killed at once");
-    child_release(&c);
 }
 
 /* More than a machine is to start: a typo would bury it. */
@@ -315,7 +302,6 @@ static void too_many(void)
     run_until_end(&c, "many", mesh, NULL, WORDS("--set", batch));
     EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, said) == c.err, "exit %d: %s",
            c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* The fault's records are those that the next start has set aside. */
@@ -369,10 +355,10 @@ static void part(int i)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
-    if (argc < 2 || !child_folder_enter(folder) || !child_write("c.json", config))
+    child_begin();
+    if (argc < 2 || !child_write("c.json", config))
         return 1;
     child_program = argv[1];
     child_side_by_side(part, sizeof parts / sizeof *parts, 4);
-    return child_finish(folder);
+    return child_finish();
 }

@@ -38,7 +38,6 @@ static void accept(const char *const *args, const char *wanted)
     EXPECT(has >= bytes && strcmp(c.err + has - bytes, wanted) == 0 &&
                (bytes ? child_is_line(c.err) : has == 0),
            "weft said\n%snot\n%s", c.err, wanted);
-    child_release(&c);
 }
 
 static void refuse(const char *const *args, const char *const *environment, int exit_code,
@@ -49,7 +48,6 @@ static void refuse(const char *const *args, const char *const *environment, int 
     EXPECT(c.exit_code == exit_code && c.out && !*c.out && child_is_line(c.err) &&
                strcmp(c.err, wanted) == 0,
            "exit %d: %s%snot\n%s", c.exit_code, c.out, c.err, wanted);
-    child_release(&c);
 }
 
 /* What must not change, one text behind the other. */
@@ -65,7 +63,6 @@ static char *read_folder(const char *run)
         char *larger = realloc(all, used + (text ? strlen(text) : 0) + 1);
         if (larger && text)
             strcpy((all = larger) + used, text);
-        free(text);
     }
     return all;
 }
@@ -92,7 +89,6 @@ static double lr_of(const char *run, int step)
         lr = value && (at == text || at[-1] == '\n') ? strtod(value + 6, NULL) : -1;
     }
     EXPECT(count == 1, "%s: %d lines of step %d", run, count, step);
-    free(text);
     return lr;
 }
 
@@ -195,7 +191,6 @@ static void check_refused(void)
                       " (other tokens, weights or another tokenizer): that would be another run; "
                       "--allow-change data asks for it\n"),
            "%s", c.err);
-    child_release(&c);
     EXPECT(system("cp -r run grown && grep -q '\"data_path\": \"/.*/corpus\"' grown/config.json") ==
                0,
            "not stored with its whole path");
@@ -205,7 +200,6 @@ static void check_refused(void)
                    "data,train"));
     EXPECT(strstr(c.err, "/other: other data than the run had: the validation part begins"), "%s",
            c.err);
-    child_release(&c);
     refuse(WORDS("train", "--out", "run", "--resume", "--allow-change", "model", "--set",
                  "num_layers=2", "--set", "train_iters=20"),
            no_mpirun, 2,
@@ -226,7 +220,6 @@ static void check_refused(void)
     const char *said = c.err ? strstr(c.err, "--allow-change train.seed asks for it\n") : NULL;
     EXPECT(c.exit_code == 2 && said && !strstr(said + 1, "--allow-change"), "exit %d: %s",
            c.exit_code, c.err);
-    child_release(&c);
     expect_unchanged("run", before, "refused");
     /* The same tokens elsewhere are the same dataset. */
     EXPECT(getcwd(cwd, sizeof cwd) != NULL, "no folder");
@@ -243,7 +236,6 @@ static void check_refused(void)
              "train.seed 3 -> 9, data.data_path \"%s/moved\" -> \"%s/other\", data.data_xxh64 \"",
              cwd, cwd);
     EXPECT(strstr(c.err, wanted), "%s", c.err);
-    child_release(&c);
 }
 
 /* In the process, by an mpirun of its own, and under one. */
@@ -266,7 +258,6 @@ static void check_finished(void)
         child_program = NULL;
         EXPECT(c.exit_code == 0 && c.out && strcmp(c.out, said) == 0 && c.err && !*c.err,
                "exit %d: %s%s", c.exit_code, c.out, c.err);
-        child_release(&c);
         expect_unchanged("whole", before, "finished");
     }
     /* Nothing is left to do, of the run that it is. */
@@ -280,7 +271,6 @@ static void check_finished(void)
     child_program = NULL;
     EXPECT(c.exit_code == 2 && strstr(c.err, ": that is another model: "), "exit %d: %s",
            c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* Ranks that do not see the same folder, as on two nodes without a common file system. */
@@ -301,7 +291,6 @@ static void check_not_shared(void)
                              "of them share\n"),
            "exit %d: %s", c.exit_code, c.err);
     EXPECT(access("nothing", F_OK) != 0, "made a folder");
-    child_release(&c);
     expect_unchanged("whole", before, "not shared");
     /* A new run, which nobody could save. */
     child_program = "/usr/bin/env";
@@ -316,7 +305,6 @@ static void check_not_shared(void)
                              "a run needs a folder that all nodes share\n"),
            "exit %d: %s", c.exit_code, c.err);
     EXPECT(access("here", F_OK) != 0 && access("there", F_OK) != 0, "made a folder");
-    child_release(&c);
 }
 
 /* Where nothing could be saved nothing starts. */
@@ -355,7 +343,6 @@ static void check_other_config(void)
                    (!cases[i].says || strstr(c.err, cases[i].says)),
                "exit %d: %s", c.exit_code, c.err);
         EXPECT((access("both", F_OK) == 0) == !cases[i].says, "a folder");
-        child_release(&c);
     }
     EXPECT(system("rm -r both") == 0, "both");
 }
@@ -379,15 +366,11 @@ static void check_equal_copies(void)
     child c;
     train_from(&c, "same", "train_iters=2", "data.data_path=corpus", "data.data_path=corpus");
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     train_from(&c, "copied", "train_iters=2", "data.data_path=corpus", "data.data_path=copy");
     char *same = child_losses("same"), *copied = child_losses("copied");
     EXPECT(c.exit_code == 0 && same && copied && strcmp(same, copied) == 0, "exit %d: %s",
            c.exit_code, c.err);
     EXPECT(access("copy.xxh64.json", F_OK) == 0, "the next start reads the copy again");
-    free(same);
-    free(copied);
-    child_release(&c);
 }
 
 /* Also of a resumed run, and of a set of which rank 0 else reads no token. */
@@ -417,7 +400,6 @@ static void check_other_copies(void)
         EXPECT(c.exit_code == cases[i].exit_code && c.err && strstr(c.err, said_by) &&
                    strstr(c.err, cases[i].wanted),
                "exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
     }
     EXPECT(access("new", F_OK) != 0, "made a folder");
 }
@@ -425,7 +407,7 @@ static void check_other_copies(void)
 static int lines_of(const char *path)
 {
     int count = 0;
-    char *text = child_read(path);
+    char *text = child_peek(path);
     for (const char *at = text; at && (at = strchr(at, '\n')); at++)
         count++;
     free(text);
@@ -486,7 +468,6 @@ static void check_latest(void)
         EXPECT(c.out && strstr(c.out, "whole: finished: step ") && c.err &&
                    strstr(c.err, "whole/checkpoints/latest names no checkpoint: "),
                "%s%s", c.out, c.err);
-        child_release(&c);
         snprintf(iters, sizeof iters, "train_iters=%d", STEPS + i + 1);
         run_weft(&c, 0, WORDS("train", "--out", "whole", "--resume", "--set", iters));
         snprintf(warned, sizeof warned,
@@ -494,7 +475,6 @@ static void check_latest(void)
                  "whole/checkpoints/step-%d is taken\n",
                  STEPS + i);
         EXPECT(c.err && strstr(c.err, warned), "%s", c.err);
-        child_release(&c);
         for (int step = 1; step <= STEPS + i + 1; step++)
             EXPECT(lr_of("whole", step) > 0, "no step %d", step);
     }
@@ -512,7 +492,6 @@ static void check_first_save(void)
     snprintf(iters, sizeof iters, "train_iters=%d", STEPS + 3);
     run_weft(&c, 0, WORDS("train", "--out", "first", "--resume", "--set", iters));
     EXPECT(c.err && !strstr(c.err, "names no checkpoint"), "%s", c.err);
-    child_release(&c);
     EXPECT(lr_of("first", STEPS + 3) > 0, "not trained");
 }
 
@@ -534,14 +513,11 @@ static void check_lost(const char *async)
            "them to go on, or start anew without --resume or with another --out\n");
     char *after = child_read("lost/metrics.jsonl");
     EXPECT(before && after && strcmp(before, after) == 0, "metrics: %s", after);
-    free(before);
-    free(after);
     EXPECT(unlink("lost/metrics.jsonl") == 0 && child_start(&c, anew, NULL), "cannot start weft");
     wait_for("lost/metrics.jsonl");
     while (!child_wait(&c, 0.01) && lines_of("lost/metrics.jsonl") < 1)
         ;
     child_kill(&c);
-    child_release(&c);
     accept(again, " rank 0 info resume: lost has no checkpoint yet: it starts again at step 0\n");
     EXPECT(system("rm -r lost gone") == 0, "lost");
 }
@@ -560,14 +536,7 @@ static void check_moved(const char *mesh, const char *command, const char *itera
     for (int i = 0; i < 6000 && lines_of("moving/metrics.jsonl") < 3; i++)
         usleep(5000);
     EXPECT(system(command) == 0, "%s", command);
-    for (int i = 0; i < 6000; i++) {
-        char *text = child_read(c.err_path);
-        const bool found = text && strstr(text, said);
-        free(text);
-        if (found)
-            break;
-        usleep(5000);
-    }
+    EXPECT(child_wait_for_text(&c, c.err_path, said), "it is not said");
     if (strlen(iterations) > strlen("train_iters=9999"))
         kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, CHILD_PATIENCE_S), "goes on");
@@ -576,14 +545,12 @@ static void check_moved(const char *mesh, const char *command, const char *itera
                strstr(at, "weft train: moving was moved or removed amid the run") && c.out &&
                !strstr(at, "it is started again") && !strstr(c.out, "metrics: "),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
     EXPECT(system("rm -rf moving away") == 0, "moving");
 }
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     make_files();
     refuse(WORDS("train", "--out", "run", "--resume"), no_mpirun, 2,
            "weft train: run/config.json: not there; a run's first start needs a CONFIG\n");
@@ -604,5 +571,5 @@ int main(void)
     check_moved("dp=2", "rm -r moving", "train_iters=2000");
     check_lost("checkpoint.async_save=false");
     check_lost("checkpoint.async_save=true");
-    return child_finish(folder);
+    return child_finish();
 }

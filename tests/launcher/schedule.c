@@ -26,9 +26,7 @@ static char *output_of(const char *const *args)
     child c;
     child_run(&c, args, NULL);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    char *out = c.exit_code == 0 ? strdup(c.out) : NULL;
-    child_release(&c);
-    return out;
+    return c.exit_code == 0 ? c.out : NULL;
 }
 
 /* Each program, below the line of its name, is what its parse prints. */
@@ -97,19 +95,15 @@ static void check_round_trips(void)
             char *again = output_of(args);
             EXPECT(again && strcmp(again, program) == 0, "%s, %s: not the same by its CSV",
                    rows[i].mesh, rows[i].set);
-            free(again);
         }
-        free(program);
-        free(csv);
     }
 }
 
 static cJSON *summary_of(const char *const *args)
 {
     char *text = output_of(args);
-    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    cJSON *json = child_parse(text);
     EXPECT(json, "no JSON");
-    free(text);
     return json;
 }
 
@@ -131,20 +125,17 @@ static void check_bubbles(void)
         cJSON *json = summary_of(WORDS("schedule", "c.json", "--mesh", rows[i].mesh, "--json",
                                        "--set", "model.num_experts=0"));
         EXPECT_NEAR(share_of(json, 0), rows[i].share, 0.01);
-        cJSON_Delete(json);
     }
     cJSON *json = summary_of(
         WORDS("schedule", "c.json", "--mesh", "pp=4", "--cluster", "cluster.json", "--json"));
     EXPECT(share_of(json, 0) > 0.1 && share_of(json, 0) < 0.5, "priced by a cluster: %g",
            share_of(json, 0));
-    cJSON_Delete(json);
 }
 
 static void expect_file(const char *path, const char *part)
 {
     char *text = child_read(path);
     EXPECT(text && strstr(text, part), "%s has no %s", path, part);
-    free(text);
 }
 
 static void expect_drawing(const char *path, const char *part)
@@ -153,7 +144,6 @@ static void expect_drawing(const char *path, const char *part)
     EXPECT(text && svg_is_well_formed(text) && strstr(text, part), "%s has no %s", path, part);
     EXPECT(text && !svg_unexplained(text), "no legend for %.60s",
            text ? svg_unexplained(text) : "");
-    free(text);
 }
 
 /* All levels are printed and drawn, by FLOPs and by a cluster. */
@@ -174,7 +164,6 @@ static void check_levels(void)
                 check_programs(text, rows[i].level, rows[i].num_programs);
             expect_drawing("s.svg", rows[i].slice);
             expect_file("s.json", rows[i].slice);
-            free(text);
             remove("s.svg");
             remove("s.json");
         }
@@ -191,7 +180,6 @@ static void check_offloaded(void)
     for (const char *at = text; at && (at = strstr(at, "upload ")); at++)
         num++;
     EXPECT(num == 2 * 2, "%d uploads", num);
-    free(text);
 }
 
 /* Attention over context-parallel ranks is a program inside a layer, beside the experts'. A block
@@ -214,7 +202,6 @@ static void check_attention(void)
             check_programs(text, rows[i / 2].set, rows[i / 2].num_programs);
         expect_drawing("a.svg", "</svg>");
         expect_file("a.json", rows[i / 2].slice);
-        free(text);
         remove("a.svg");
         remove("a.json");
     }
@@ -226,12 +213,10 @@ static void check_attention(void)
     EXPECT(strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(forward, "name")), "forward") == 0,
            "not forward");
     EXPECT_NEAR(share_of(json, 0), 0, 1e-12);
-    cJSON_Delete(json);
     json = summary_of(WORDS("schedule", "c.json", "--mesh", "cp=4", "--set",
                             "parallel.cp_comm_type=auto", "--cluster", "cluster.json", "--json"));
     const char *reason = cJSON_GetStringValue(cJSON_GetObjectItem(json, "cp_comm_type_reason"));
     EXPECT(reason && strstr(reason, "p2p"), "the form is not told: %s", reason ? reason : "null");
-    cJSON_Delete(json);
 }
 
 /* Forwards and backwards that stand as pairs, and what pairs do not go with. */
@@ -260,11 +245,9 @@ static void check_pairs(void)
         EXPECT(strstr(text, "forward compute host pair mb=3"), "no pair of micro-batch 3:\n%s",
                text);
     }
-    free(text);
     text = output_of(WORDS("schedule", "c.json", "--program", "--set", PAIRS "=true", "--set",
                            "model.num_experts=0"));
     EXPECT(text && !strstr(text, " pair "), "pairs without experts:\n%s", text);
-    free(text);
 }
 
 static void check_refusals(void)
@@ -308,7 +291,6 @@ static void check_memory(void)
                                  "train.global_batch_size=1048576"));
     EXPECT(getrusage(RUSAGE_CHILDREN, &usage) == 0, "getrusage");
     EXPECT(text && usage.ru_maxrss < 200000, "%ld kB of a million micro-batches", usage.ru_maxrss);
-    free(text);
 #endif
 }
 
@@ -327,17 +309,13 @@ static void check_keys(void)
            "cannot write v.json");
     text = output_of(WORDS("schedule", "v.json", "--mesh", "pp=4,vp=2"));
     EXPECT(text && strstr(text, " 8 virtual stages"), "--mesh vp=2: %s", text);
-    free(text);
     text = output_of(WORDS("schedule", "v.json", "--mesh", "pp=4"));
     EXPECT(text && strstr(text, " 4 virtual stages"), "the file's vp: %s", text);
-    free(text);
     text = output_of(WORDS("schedule", "v.json", "--set", "pipeline_schedule=1f1b", "--csv"));
     EXPECT(text && child_write("order.csv", text), "no order");
     char *again = output_of(
         WORDS("schedule", "v.json", "--set", "pipeline_schedule_file=order.csv", "--csv"));
     EXPECT(text && again && strcmp(text, again) == 0, "the command's file: %s", again);
-    free(text);
-    free(again);
     CHILD_REFUSED(2,
                   "parallel.pipeline_schedule: zb_h1, and pipeline_schedule_file says another "
                   "order; leave one out",
@@ -364,16 +342,13 @@ static void check_alone(const char *alone)
     char *pure = output_of(args);
     child_program = NULL;
     EXPECT(whole && pure && strcmp(whole, pure) == 0, "weft-plan says something else");
-    free(whole);
-    free(pure);
 }
 
 int main(void)
 {
-    char folder[32], alone[1024];
+    char alone[1024];
     snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     child_cluster("h100", "cluster.json");
     EXPECT(child_write("c.json", config), "cannot write configs");
     check_round_trips();
@@ -386,5 +361,5 @@ int main(void)
     check_keys();
     check_memory();
     check_alone(alone);
-    return child_finish(folder);
+    return child_finish();
 }

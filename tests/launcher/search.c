@@ -374,10 +374,9 @@ static int run(const char *const *args, cJSON **out_json, char *err, size_t capa
     child c;
     child_run(&c, args, NULL);
     const int code = c.exit_code;
-    *out_json = cJSON_Parse(c.out);
+    *out_json = child_parse(c.out);
     snprintf(err, capacity, "%s", c.err);
     EXPECT(code == 0 || child_is_line(c.err), "exit %d: \"%s\"", code, c.err);
-    child_release(&c);
     return code;
 }
 
@@ -405,8 +404,6 @@ static void check_emitted(void)
     const double step = number_of(first, "step_time_s");
     EXPECT_NEAR(number_of(again, "step_time_s"), step, 1e-9 * step);
     EXPECT(number_of(again, "memory_bytes") == number_of(first, "memory_bytes"), "memory");
-    cJSON_Delete(json);
-    cJSON_Delete(again);
 }
 
 /* A row's overrides are the whole plan: given by hand they take the same time. */
@@ -418,7 +415,7 @@ static void check_rows(void)
                    &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0), *o;
-    cJSON *config = cJSON_Parse(small);
+    cJSON *config = child_parse(small);
     bool is_open = false;
     cJSON_ArrayForEach(o, cJSON_GetObjectItem(first, "overrides"))
     {
@@ -434,15 +431,12 @@ static void check_rows(void)
     char *text = cJSON_Print(config);
     EXPECT(child_write("row.json", text), "row.json");
     free(text);
-    cJSON_Delete(config);
     code =
         run(WORDS("plan", "row.json", "--cluster", "gpus.json", "--json"), &again, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     EXPECT(!is_open, "the row leaves n to a choice");
     const double step = number_of(first, "step_time_s");
     EXPECT_NEAR(number_of(again, "step_time_s"), step, 1e-9 * step);
-    cJSON_Delete(json);
-    cJSON_Delete(again);
 }
 
 /* A line's keys stay; several node counts are a curve. */
@@ -462,7 +456,6 @@ static void check_held(void)
         EXPECT(!cJSON_GetObjectItem(cJSON_GetObjectItem(p, "overrides"), "train.micro_batch_size"),
                "%s: another micro-batch", mesh);
     }
-    cJSON_Delete(json);
     code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--nodes", "1,2,4",
                      "--json"),
                &json, err, sizeof err);
@@ -472,7 +465,6 @@ static void check_held(void)
     const int devices[] = {4, 8, 16};
     for (int i = 0; i < cJSON_GetArraySize(rows) && i < 3; i++)
         EXPECT(number_of(cJSON_GetArrayItem(rows, i), "num_devices") == devices[i], "row %d", i);
-    cJSON_Delete(json);
 }
 
 /* With pairs MoE layers have one partition where the config leaves them to a choice, else its own;
@@ -501,7 +493,6 @@ static void check_pairs(void)
             EXPECT(mesh && strstr(mesh, " ep ") && !strstr(mesh, " ep 1 "), "%s", mesh);
             EXPECT(i == 1 ? n && n->valueint == 1 : !n, "%s: %s", partitions[i], mesh);
         }
-        cJSON_Delete(json);
     }
 }
 
@@ -532,12 +523,9 @@ static void check_best(void)
                "row %d", num);
     }
     EXPECT(num == 10, "%d rows", num);
-    cJSON_Delete(json);
     char *page = child_read("best.html"), *trace = child_read("t.json");
     EXPECT(page && strstr(page, "links between nodes x2") && trace && strstr(trace, "traceEvents"),
            "no page or no timeline");
-    free(page);
-    free(trace);
 }
 
 /* ZeRO-2 and 3 are tried where memory does not ask for them: their reductions run beside passes. */
@@ -560,8 +548,6 @@ static void check_zero(void)
     EXPECT(number_of(cJSON_GetArrayItem(cJSON_GetObjectItem(again, "plans"), 0), "step_time_s") >
                1.1 * number_of(best, "step_time_s"),
            "not faster than ZeRO-1");
-    cJSON_Delete(json);
-    cJSON_Delete(again);
 }
 
 /* Recomputing lets a micro-batch be larger, which may be worth it. */
@@ -583,7 +569,6 @@ static void check_larger_micro_batch(void)
         cJSON_GetObjectItem(cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 1), "overrides");
     EXPECT(!cJSON_GetObjectItem(set, "train.recompute_granularity"),
            "a micro-batch of 1 fits without");
-    cJSON_Delete(json);
 }
 
 static void check_refusals(void)
@@ -607,7 +592,6 @@ static void check_refusals(void)
             args[4 + k] = rows[i][k];
         const int code = run(args, &json, err, sizeof err);
         EXPECT(code == 2, "row %zu: exit %d: %s", i, code, err);
-        cJSON_Delete(json);
     }
 }
 
@@ -644,7 +628,6 @@ static void check_lacks(void)
         EXPECT(code == 2 && strstr(err, "lacks.json: ") && strstr(err, rows[i / 2].figure) &&
                    strstr(err, "is not known"),
                "without %s, %s: exit %d: %s", rows[i / 2].figure, ways[i % 2], code, err);
-        cJSON_Delete(json);
     }
     write_without("lacks.json", gpus,
                   ", \"host\": {\"memory_bytes\": 1e12, \"link_bandwidth\": "
@@ -655,7 +638,6 @@ static void check_lacks(void)
     const char *why = cJSON_GetStringValue(cJSON_GetObjectItem(json, "left_out_reason"));
     EXPECT(code == 0 && why && strstr(why, "candidates are left out") && strstr(why, "host"),
            "exit %d, %s: %s", code, why ? why : "-", err);
-    cJSON_Delete(json);
 }
 
 /* Ctrl-C amid a search: the best plan so far, marked, and the exit code of what was stopped. */
@@ -670,12 +652,10 @@ static void check_stopped(void)
     if (c.pid)
         kill(c.pid, SIGINT);
     EXPECT(child_wait(&c, CHILD_PATIENCE_S), "it goes on");
-    json = cJSON_Parse(c.out ? c.out : "");
+    json = child_parse(c.out);
     EXPECT(c.exit_code == 75 && cJSON_IsFalse(cJSON_GetObjectItem(json, "complete")) &&
                cJSON_GetArraySize(cJSON_GetObjectItem(json, "plans")) > 0,
            "exit %d: %.200s", c.exit_code, c.err);
-    cJSON_Delete(json);
-    child_release(&c);
 }
 
 /* Stopped before anything is priced, it says how far it came, and not that nothing fits. The last:
@@ -754,7 +734,6 @@ static void check_many_nodes(void)
                          &json, err, sizeof err);
     EXPECT(code == 0 && number_of(json, "num_devices_used") > 0, "exit %d: %s", code, err);
     EXPECT(cJSON_IsTrue(cJSON_GetObjectItem(json, "complete")), "incomplete");
-    cJSON_Delete(json);
 }
 
 /* 5 ranks of one device each: a batch of 4 and 2 layers have no use for 5. */
@@ -774,7 +753,6 @@ static void check_unused(void)
            "devices");
     EXPECT(cJSON_IsString(why) && strstr(why->valuestring, "5 devices"), "no reason: %s",
            why ? why->valuestring : "-");
-    cJSON_Delete(json);
     code = run(WORDS("plan", "tiny.json", "--cluster", "five.json", "--search", "--nodes", "4,5",
                      "--json"),
                &json, err, sizeof err);
@@ -783,7 +761,6 @@ static void check_unused(void)
     EXPECT(!cJSON_GetObjectItem(cJSON_GetArrayItem(rows, 0), "devices_unused_reason") &&
                cJSON_GetObjectItem(cJSON_GetArrayItem(rows, 1), "devices_unused_reason"),
            "the rows' reasons");
-    cJSON_Delete(json);
     child c;
     child_run(&c,
               WORDS("plan", "tiny.json", "--cluster", "five.json", "--search", "--nodes", "4,5",
@@ -794,8 +771,6 @@ static void check_unused(void)
            c.out);
     EXPECT(page && strstr(page, "5 nodes: 4 of 5 devices are used: no mesh of 5 devices"),
            "the page does not say why");
-    child_release(&c);
-    free(page);
 }
 
 /* A batch of 60 on one rank: all divisors up to 16, and the largest. */
@@ -842,7 +817,6 @@ static void check_load(void)
     EXPECT(cJSON_Compare(cJSON_GetObjectItem(json, "plans"), cJSON_GetObjectItem(again, "plans"),
                          true),
            "other plans above the worst load than at it");
-    cJSON_Delete(again);
     code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--mesh", "ep=2",
                      "--json"),
                &again, err, sizeof err);
@@ -851,8 +825,6 @@ static void check_load(void)
                    number_of(cJSON_GetArrayItem(cJSON_GetObjectItem(again, "plans"), 0),
                              "step_time_s"),
            "a load takes no time");
-    cJSON_Delete(json);
-    cJSON_Delete(again);
 }
 
 /* A row says where experts are, where that is not the device. */
@@ -893,7 +865,6 @@ static void check_nothing_fits(void)
     const cJSON *rows = cJSON_GetObjectItem(json, "rejected"), *first = rows ? rows->child : NULL;
     EXPECT(first && number_of(first, "memory_bytes") - 100000 == number_of(first, "short_by_bytes"),
            "bytes");
-    cJSON_Delete(json);
     child c;
     child_run(&c,
               WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--set",
@@ -905,8 +876,6 @@ static void check_nothing_fits(void)
     EXPECT(page && strstr(page, "No mesh fits; what comes nearest") &&
                strstr(page, "; b 1, zero ") && !strstr(page, "speed over memory"),
            "the page of what does not fit");
-    child_release(&c);
-    free(page);
 }
 
 /* What is emitted for this machine's kind trains. */
@@ -918,16 +887,13 @@ static void check_trains(void)
                          "trains.json", "--json"),
                    &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
-    cJSON_Delete(json);
     child_good(WORDS("train", "trains.json", "--out", "run"));
 }
 
 int main(int argc, char **argv)
 {
-    char folder[32];
     const int count = argc > 1 ? atoi(argv[1]) : 200;
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     EXPECT(child_write("small.json", small) && child_write("gpus.json", gpus) &&
                child_write("tiny.json", tiny) && child_write("cpus.json", cpus) &&
                child_write("large.json", large),
@@ -955,5 +921,5 @@ int main(int argc, char **argv)
     check_v();
     check_problems(count);
     check_stopped_at_once();
-    return child_finish(folder);
+    return child_finish();
 }

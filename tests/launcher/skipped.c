@@ -2,7 +2,6 @@
  * right rank is named, never another, and never a bug.
  *   test_skipped WEFT-WITH-FAULTS [all]    all calls of both ranks, by messages and by shared
  *                                          memory; else some of them */
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,7 +58,6 @@ static bool skip(const mesh *m, bool windows, int rank, int number)
     char *call = child_read("skipped");
     if (!call) {
         EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
-        child_release(&c);
         return false;
     }
     snprintf(what, sizeof what, "%s, without %.80s", run, call);
@@ -75,22 +73,19 @@ static bool skip(const mesh *m, bool windows, int rank, int number)
     }
     EXPECT(num_right > 0, "%s: %s", what, c.err);
     free(text);
-    free(call);
-    child_release(&c);
     return true;
 }
 
 int main(int argc, char **argv)
 {
-    char folder[32];
     const bool all = argc > 2 && strcmp(argv[2], "all") == 0;
     if (argc > 1)
         child_program = argv[1];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++)
         for (int way = 0; way < (all ? 4 : 1); way++)
             for (int number = 0; skip(&meshes[m], way > 1, way % 2 == 0, number);)
                 number += all ? 1 : 3;
-    return child_finish(folder);
+    return child_finish();
 }

@@ -213,7 +213,6 @@ static void check_refused(const char *const *args, const mistake *m, const char 
            "%s of \"%s\" without \"%s\": exit %d, \"%s\", for \"%s\"", verb, m->stack, m->missing,
            c.exit_code, c.err ? c.err : "", m->wanted);
     EXPECT(access("run", F_OK) != 0, "%s: made the run folder", m->stack);
-    child_release(&c);
 }
 
 /* The last step's loss and gradient norm, which know all earlier gradients. */
@@ -223,14 +222,12 @@ static void train(const char *stack, const char *run, const char *mesh, double o
     child c;
     with_stack(&c, args, stack, "", true);
     EXPECT(c.exit_code == 0, "%s on %s: exit %d: %s", stack, mesh, c.exit_code, c.err);
-    child_release(&c);
     char *text = child_read_in(run, "metrics.jsonl"),
          *line = text ? strstr(text, "{\"step\": 3") : NULL;
     char *norm = line ? strstr(line, "\"grad_norm\": ") : NULL;
     EXPECT(norm && sscanf(line, "{\"step\": 3, \"loss\": %lf", &out[0]) == 1 &&
                sscanf(norm, "\"grad_norm\": %lf", &out[1]) == 1,
            "%s: no step 3", run);
-    free(text);
 }
 
 static void check_untied(void)
@@ -261,20 +258,17 @@ static void check_layers(void)
                strstr(c.out, "tp=2,sp=1: output and gradients are one rank's") &&
                strstr(c.out, " checks, 0 wrong\n") && !*c.err,
            "good layers: exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
     with_stack(&c, json, "EPBH", "n", true);
     EXPECT(c.exit_code == 2 && strstr(c.out, "{\"check\": \"written\", \"verdict\": \"WRONG\"") &&
                strstr(c.out, "\"wrong\": 1\n}\n") && child_is_line(c.err) &&
                strcmp(c.err, "weft check-layer: 1 check is wrong\n") == 0,
            "a backward that does nothing: exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
     with_stack(&c, plain_only, "EPBH", "r", true);
     EXPECT(c.exit_code == weft_status_exit_code(WEFT_CONFIG) && child_is_line(c.err) &&
                strstr(c.err, "rank 1 error decoder.layers.0 forward: a wrong call in this "
                              "program's layer (plain): ") &&
                strstr(c.err, "no function"),
            "one rank fails: exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
     /* The report is one whole object also where rank 1 fails and rank 0 waits for it, and where
      * nothing was checked. */
     for (int i = 0; i < 2; i++) {
@@ -285,14 +279,11 @@ static void check_layers(void)
                    strstr(error, i ? "layer 1 (of no kind): ops->kind is NULL"
                                    : "rank 1: decoder.layers.0 forward: a wrong call"),
                "JSON of a failure: exit %d: %s%s", c.exit_code, c.out, c.err);
-        cJSON_Delete(report);
-        child_release(&c);
     }
     with_stack(&c, plain_only, "EPBH", "s", true);
     EXPECT(c.exit_code == weft_status_exit_code(WEFT_COMM) && child_is_line(c.err) &&
                strstr(c.err, "rank 1 differs: all_reduce"),
            "one rank sums: exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
 }
 
 static void check_labels(void)
@@ -304,7 +295,6 @@ static void check_labels(void)
     EXPECT(c.exit_code == 2 && child_is_line(c.err) &&
                strstr(c.err, "label -100 at 0 of training sample 0 is outside a vocabulary of"),
            "labels outside: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* The single-rank reference of the untied model: the option says what its layers do. */
@@ -315,13 +305,10 @@ static void check_option(void)
     child c;
     with_stack(&c, args, "EBBH", "", true);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     char *option = child_read("option/metrics.jsonl"), *own = child_read("untied-0/metrics.jsonl");
     const char *a = option ? strstr(option, "{\"step\": 3") : NULL;
     const char *b = own ? strstr(own, "{\"step\": 3") : NULL;
     EXPECT(a && b && strncmp(a, b, strcspn(b, "l") + 30) == 0, "by option %s, by layers %s", a, b);
-    free(option);
-    free(own);
 }
 
 int main(int argc, char **argv)
@@ -332,11 +319,10 @@ int main(int argc, char **argv)
     static const char *const check_layer[] = {"check-layer", "c.json", NULL};
     const char *const *stages =
         WORDS("train", "c.json", "--out", "run", "--mesh", "pp=3", "--set", "num_layers=3");
-    char folder[32];
     child c;
     if (argc > 1)
         return be_the_program(argc, argv);
-    EXPECT(child_folder_enter(folder), "%s", folder);
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     char text[4001];
     for (size_t i = 0; i < sizeof text - 1; i++)
@@ -350,7 +336,6 @@ int main(int argc, char **argv)
     child_program = self;
     with_stack(&c, WORDS("prepare", "text.txt", "--out", "corpus"), "E", "", true);
     EXPECT(c.exit_code == 0, "prepare: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     check_untied();
     check_option();
     check_labels();
@@ -366,5 +351,5 @@ int main(int argc, char **argv)
                              "--mesh pp=3: parallel.pipeline_model_parallel_"
                              "size: 3 stages for 2 layers"},
                   "train");
-    return child_finish(folder);
+    return child_finish();
 }

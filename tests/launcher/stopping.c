@@ -5,7 +5,6 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -48,7 +47,7 @@ static bool catches(pid_t pid, int number)
     char path[64];
     unsigned long long mask = 0;
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    char *text = child_read(path), *line = text ? strstr(text, "SigCgt:") : NULL;
+    char *text = child_peek(path), *line = text ? strstr(text, "SigCgt:") : NULL;
     if (line)
         sscanf(line, "SigCgt: %llx", &mask);
     free(text);
@@ -96,7 +95,6 @@ static pid_t starter_of(pid_t rank)
     char *text = child_read(path), *after = text ? strrchr(text, ')') : NULL;
     if (after)
         sscanf(after, ") %*c %d", &parent);
-    free(text);
     return parent;
 }
 
@@ -236,7 +234,6 @@ static void stop_evaluation(const char *run, const char *mesh)
     const char *next = text ? strstr(text, "{\"step\": 2, \"loss\"") : NULL;
     EXPECT(owed && next && owed < next, "%s: no evaluation of step 1 before step 2:\n%s", run,
            text);
-    free(text);
 }
 
 /* Amid the evaluation of a step that is due to be saved: the step is not lost. */
@@ -256,7 +253,6 @@ static void kill_evaluation(void)
     EXPECT(c.pid && child_ranks(&c, ranks, MAX_RANKS) == 2, "exit %d: %s", c.exit_code, c.err);
     kill(ranks[1], SIGKILL);
     EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code != 0, "exit %d", c.exit_code);
-    child_release(&c);
     check_saved("long", true);
 }
 
@@ -291,7 +287,6 @@ static void end_mpirun(void)
     EXPECT(c.exit_code == (saved ? WEFT_EXIT_STOPPED : 1), "ended: saved %d, exit %d: %s", saved,
            c.exit_code, c.err);
     EXPECT(!saved || (c.err && !*c.err), "ended: said %s", c.err);
-    child_release(&c);
     expect_gone("ended");
 }
 
@@ -351,7 +346,6 @@ static int check_listening(const char *table, const char *loopback, const pid_t 
                 count++;
             }
     }
-    free(text);
     return count;
 }
 
@@ -441,7 +435,6 @@ static void stop_under_mpirun(void)
     EXPECT(child_wait(&c, CHILD_PATIENCE_S), "goes on with a rank that is stopped");
     EXPECT(c.exit_code == 128 + SIGKILL && c.err && strstr(c.err, "weft train: not stopped within"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     expect_gone("theirs");
 }
 
@@ -459,13 +452,11 @@ static void fail_together(void)
                strncmp(c.err, "weft train: rank 0: ", 20) == 0 &&
                strstr(c.err, "blocked/checkpoints"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     stop("alone-int", "dp=1", SIGINT, 1, false);
     stop("alone-hup", "dp=1", SIGHUP, 1, false);
@@ -490,5 +481,5 @@ int main(void)
     kill_evaluation();
     check_output();
     fail_together();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -207,7 +207,6 @@ static double least_of(int rank, int slowest)
         else if (step && step->valueint > 2)
             least = fmin(least, value);
     }
-    cJSON_Delete(lines);
     return least;
 }
 
@@ -235,7 +234,6 @@ static void check_slow(const char *mesh)
     leave_out_pace(c.err);
     EXPECT(c.exit_code == 0 && child_is_line(c.err) && strstr(c.err, wanted), "%s: exit %d: %s",
            mesh, c.exit_code, c.err);
-    child_release(&c);
     const double others = least_of(0, 1), own = least_of(1, 1);
     EXPECT(others > 0 && own > 2 * others, "%s: %g ms against %g ms", mesh, own, others);
 }
@@ -244,18 +242,12 @@ static void check_slow(const char *mesh)
 static void check_slow_link(void)
 {
     child c;
-    bool found = false;
     const char *const *args =
         WORDS("train", "c.json", "--out", "link", "--mesh", "dp=3", "--set", "straggler_factor=3",
               "--set", "train.global_batch_size=3", "--set", "train.train_iters=1000000");
     if (!child_start(&c, args, WORDS("LINK_MS=100")))
         return;
-    for (int i = 0; i < 10 * CHILD_PATIENCE_S && !found && !child_wait(&c, 0.1); i++) {
-        char *err = child_read(c.err_path);
-        found = err && strstr(err, "the link of node node2 is slow: for ");
-        free(err);
-    }
-    EXPECT(found, "not told");
+    EXPECT(child_wait_for_text(&c, c.err_path, "the link of node node2 is slow: for "), "not told");
     if (c.pid)
         kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == WEFT_EXIT_STOPPED, "exit %d: %s",
@@ -265,8 +257,6 @@ static void check_slow_link(void)
     char *text = child_read("link/metrics.jsonl");
     EXPECT(text && strstr(text, "\"slowest_link\": \"node2\"") && strstr(text, "\"link_ms\": ["),
            "no links in metrics.jsonl");
-    free(text);
-    child_release(&c);
 }
 
 /* A machine with other work may say that it cannot keep the pace. */
@@ -281,29 +271,24 @@ static void check_quiet(void)
     run(&c, "dp=2", "straggler_factor=3", "NONE=");
     EXPECT(c.exit_code == 0 && names_nobody(c.err), "exit %d: %s", c.exit_code, c.err);
     EXPECT(least_of(0, -1) > 0 && least_of(1, -1) > 0, "no times");
-    child_release(&c);
     run(&c, "dp=2", "straggler_factor=0", "SLEEP_US=500");
     EXPECT(c.exit_code == 0 && names_nobody(c.err), "exit %d: %s", c.exit_code, c.err);
     EXPECT(least_of(0, -1) < 0, "times, but nobody looks");
-    child_release(&c);
     run(&c, "dp=2", "straggler_factor=1", "NONE=");
     EXPECT(c.exit_code == 2 && child_is_line(c.err) &&
                strstr(c.err, "reliability.straggler_factor"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 int main(int argc, char **argv)
 {
-    char folder[32];
     if (argc > 1) {
         if (getenv("LINK_MS"))
             weft_mpi_set_limits(&(weft_mpi_limits){.ranks_per_node = 1});
         return weft_main(argc, argv, NULL);
     }
     child_program = realpath(argv[0], NULL);
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     check_judge();
     check_links_judge();
@@ -311,5 +296,5 @@ int main(int argc, char **argv)
     check_slow("dp=4");
     check_slow("tp=2");
     check_quiet();
-    return child_finish(folder);
+    return child_finish();
 }

@@ -65,23 +65,4 @@ static inline const char *svg_unexplained(const char *text)
     return NULL;
 }
 
-/* The first curve or dot whose colour no swatch of the legend has; NULL: there is none. */
-static inline const char *svg_uncoloured(const char *text)
-{
-    for (const char *at = text; (at = strstr(at, "<polyline fill=\"none\" stroke=\"")) != NULL;
-         at++) {
-        char colour[8], swatch[64];
-        if (sscanf(at, "<polyline fill=\"none\" stroke=\"%7[^\"]", colour) != 1)
-            return at;
-        snprintf(swatch, sizeof swatch, "width=\"12.0\" height=\"12.0\" rx=\"2\" fill=\"%s\"/>",
-                 colour);
-        if (!strstr(text, swatch))
-            return at;
-    }
-    for (const char *at = text; (at = strstr(at, "<circle ")) != NULL; at++)
-        if (strncmp(at + strcspn(at, ">"), "><title>", 8) != 0)
-            return at;
-    return NULL;
-}
-
 #endif

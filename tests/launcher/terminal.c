@@ -1,7 +1,6 @@
 /* What a run writes on a terminal, and where there is none. A progress line never wraps, however
  * narrow the terminal is, follows its width, and rewrites itself on the user's own terminal alone:
  * one that a launcher makes for its ranks does not count. */
-#include <fcntl.h>
 #include <pty.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -100,19 +99,19 @@ static void check_launcher(void)
                    !strstr(log, "\nstep 11/2000"),
                "not a line each 10 steps:\n%.2000s", log);
     }
-    free(log);
 }
 
 int main(void)
 {
-    char folder[32], *text = malloc(MAX_BYTES);
+    char *text = malloc(MAX_BYTES);
     const char *built = getenv("WEFT_BINARY_DIR");
     snprintf(weft, sizeof weft, "%s/weft", built ? built : ".");
-    EXPECT(text && child_folder_enter(folder), "no folder");
+    child_begin();
+    EXPECT(text, "no memory");
     EXPECT(child_write("c.json", config), "c.json");
     check_width("dp=1", 20, 100, text);
     check_width("dp=2", 30, 30, text); /* mpirun's buffers hold many lines */
     check_launcher();
     free(text);
-    return child_finish(folder);
+    return child_finish();
 }

@@ -1,6 +1,5 @@
 /* What a program hands in: its struct's size, a section of the config of its own, and the errors
  * that name either. */
-#include <stdlib.h>
 #include <string.h>
 
 #include <weft/kernels.h>
@@ -192,9 +191,4 @@ CASE(test_config)
     expect_bad("{" MOCK ",\n\"task\": {\"rounds\": 10}}", NULL, "task.json:2:20: task.rounds:");
     expect_bad("{" MOCK ",\n\"tsak\": {}}", NULL, "did you mean task?");
     expect_bad("{" MOCK "}", "task.rounds=0", "--set task.rounds=0");
-}
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
 }

@@ -1,12 +1,9 @@
 /* What benches share, and how the verb answers wrong words. */
 #include <math.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "launcher/measuring/bench.h"
 #include "tests/core/check.h"
 #include "tests/launcher/child.h"
-#include "tests/launcher/svg.h"
 
 static void expect_spread(double *values, int num, double low, double median, double high)
 {
@@ -36,56 +33,6 @@ CASE(what_is_left_is_as_what_was)
     assert_string_equal(weft_bench_left(5e6, 10, 10).text, ", about 0 us left");
 }
 
-CASE(bars_are_drawn_to_scale)
-{
-    static const char *const groups[] = {"a < b & c", "second"}, *const labels[] = {"one", "two"};
-    static const weft_spread values[] = {{10, 9, 12, 5}, {6, 6, 6, 5}, {.count = 0}, {1, 1, 1, 1}};
-    weft_bars bars = {"Title", "ms", "n: <partitions>", 2, 2, groups, labels, values};
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    OK(weft_bars_write_svg(&bars, out));
-    fclose(out);
-    assert_true(svg_is_well_formed(text));
-    assert_non_null(strstr(text, "a &lt; b &amp; c"));
-    assert_non_null(strstr(text, ">n: &lt;partitions&gt;</text>"));
-    assert_non_null(strstr(text, "bars: medians; whiskers: quartiles"));
-    /* The bars alone have this colour: 10, 6 and 1; the one of no value is not drawn. */
-    double widths[4];
-    int num = 0;
-    for (const char *at = text; (at = strstr(at, "<rect")) != NULL; at++) {
-        const char *width = strstr(at, "width=\""), *end = strstr(at, "/>");
-        const char *fill = strstr(at, "#3b76d1");
-        if (fill && fill < end && num < 4)
-            widths[num++] = strtod(width + 7, NULL);
-    }
-    assert_int_equal(num, 3);
-    assert_true(fabs(widths[1] / widths[0] - 0.6) < 1e-3);
-    assert_true(widths[2] > widths[0]); /* longest of its group */
-    free(text);
-}
-
-CASE(files_are_written_whole_or_not_at_all)
-{
-    char folder[32];
-    assert_true(child_folder_enter(folder));
-    const char *const one[] = {"one"};
-    weft_bars bars = {.title = "t",
-                      .unit = "ms",
-                      .legend = "",
-                      .num_groups = 1,
-                      .num_bars = 1,
-                      .groups = one,
-                      .labels = one,
-                      .values = &(weft_spread){1, 1, 1, 1}};
-    OK(weft_bench_write_svg(&bars, "out.svg"));
-    assert_int_equal(access("out.svg", R_OK), 0);
-    assert_int_equal(access("out.svg.partial", F_OK), -1);
-    FAILS(weft_bench_write_svg(&bars, "nowhere/out.svg"), WEFT_FILE,
-          "nowhere/out.svg: cannot write");
-    child_folder_leave(folder);
-}
-
 static void expect_refusal(const char *const *args, const char *wanted)
 {
     child c;
@@ -93,7 +40,6 @@ static void expect_refusal(const char *const *args, const char *wanted)
     assert_int_equal(c.exit_code, 2);
     assert_true(child_is_line(c.err));
     assert_non_null(strstr(c.err, wanted));
-    child_release(&c);
 }
 
 CASE(wrong_words_are_answered_with_near_ones)
@@ -103,7 +49,6 @@ CASE(wrong_words_are_answered_with_near_ones)
     assert_int_equal(c.exit_code, 0);
     assert_non_null(strstr(c.out, "all-to-all"));
     assert_non_null(strstr(c.out, "moe-layer"));
-    child_release(&c);
     expect_refusal(WORDS("bench", "all-to-al"), "did you mean all-to-all?");
     expect_refusal(WORDS("bench", "all-to-all", "--forms", "o1_papr"), "did you mean o1_paper?");
     expect_refusal(WORDS("bench", "all-to-all", "--sizes", "4MX"), "--sizes 4MX");
@@ -124,10 +69,4 @@ CASE(a_bench_says_what_it_measures)
     assert_int_equal(c.exit_code, 0);
     assert_string_equal(c.err, "weft bench: 64 tokens, M 32, H 32: n 2, s1\n");
     assert_int_equal(c.out[0], '{');
-    child_release(&c);
-}
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
 }

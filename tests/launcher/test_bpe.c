@@ -330,7 +330,4 @@ CASE(files_are_asked_for_and_checked)
     weft_tokenizer_destroy(NULL);
 }
 
-int main(void)
-{
-    return run_cases(create_vocabulary, temporary_remove);
-}
+AROUND(.set_up = create_vocabulary, .tear_down = temporary_remove)

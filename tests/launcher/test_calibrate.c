@@ -9,7 +9,6 @@
 #include "launcher/measuring/measure.h"
 #include "tests/core/check.h"
 #include "tests/launcher/child.h"
-#include "tests/launcher/svg.h"
 
 /* --- arithmetic ---------------------------------------------------------------------------- */
 
@@ -154,52 +153,6 @@ CASE(many_spreads_are_one_line)
     free(text);
 }
 
-/* --- drawing ------------------------------------------------------------------------------- */
-
-static char *drawn(const weft_cluster *cluster)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    assert_non_null(out);
-    OK(weft_calibrate_draw(cluster, out));
-    fclose(out);
-    if (!svg_is_well_formed(text) || svg_uncoloured(text) || strstr(text, "nan") ||
-        strstr(text, "inf"))
-        fail_msg("not well-formed: %s", text);
-    return text;
-}
-
-CASE(drawings_are_well_formed)
-{
-    weft_cluster c = {.name = "a < b & \"c\"", .num_nodes = 2, .ranks_per_node = 4};
-    c.interference = weft_interference_none();
-    free(drawn(&c)); /* nothing known */
-    /* Half the peak at 4 and 64 KiB, all of it at 1 MiB: to scale. */
-    c.costs[WEFT_COST_MESSAGE] = (weft_cost){.peak = 1e9,
-                                             .curve = {.num_points = 3,
-                                                       .volume = {4096, 65536, 1048576},
-                                                       .time_us = {8.192, 131.072, 1048.576}}};
-    char *text = drawn(&c);
-    double x[3], y[3];
-    const char *line = strstr(text, "<polyline");
-    assert_non_null(line);
-    assert_int_equal(sscanf(strstr(line, "points="), "points=\"%lf,%lf %lf,%lf %lf,%lf", &x[0],
-                            &y[0], &x[1], &y[1], &x[2], &y[2]),
-                     6);
-    assert_true(fabs((x[1] - x[0]) - (x[2] - x[1])) < 0.2); /* a logarithmic axis */
-    assert_true(y[2] < y[0] && fabs(y[0] - y[1]) < 0.2);
-    assert_non_null(strstr(text, "a &lt; b &amp; &quot;c&quot;: 2 × 4 ranks"));
-    assert_non_null(strstr(text, ">64 KiB</text>"));
-    free(text);
-    /* One point, one of volume 0, and every cost at once. */
-    for (int i = 0; i < WEFT_NUM_COSTS; i++)
-        c.costs[i] = (weft_cost){
-            .peak = 1, .curve = {.num_points = 1, .volume = {i % 2 ? 0 : 7}, .time_us = {3}}};
-    c.costs[WEFT_COST_COPY].curve = weft_curve_linear(2, 1e-6);
-    free(drawn(&c));
-}
-
 /* --- the verb ------------------------------------------------------------------------------ */
 
 /* Whether a file here goes past the page cache. */
@@ -224,7 +177,7 @@ CASE(one_rank_measures_what_it_can)
 {
     child c;
     weft_cluster cluster;
-    CHILD_RUN(&c, "calibrate", "--out", "a.json", "--svg", "a.svg", "--quick", "--name", "here");
+    CHILD_RUN(&c, "calibrate", "--out", "a.json", "--quick", "--name", "here");
     if (c.exit_code != 0)
         fail_msg("exit %d: %s", c.exit_code, c.err);
     assert_non_null(strstr(c.err, "all-to-all between nodes: cannot be measured with 1 node"));
@@ -234,7 +187,6 @@ CASE(one_rank_measures_what_it_can)
     assert_non_null(strstr(c.err, "; 1 of "));
     assert_non_null(strstr(c.err, " s left\n"));
     assert_non_null(strstr(c.out, "gemm_fp32: GEMM in fp32, peak "));
-    child_release(&c);
     OK(weft_cluster_read("a.json", &cluster));
     assert_string_equal(cluster.name, "here");
     assert_int_equal(cluster.num_nodes * cluster.ranks_per_node, 1);
@@ -249,18 +201,12 @@ CASE(one_rank_measures_what_it_can)
         if (source && strcmp(source->where, "weft calibrate") != 0)
             fail_msg("%s is from %s", key, source->where);
     }
-    char *svg = child_read("a.svg");
-    assert_non_null(svg);
-    assert_true(svg_is_well_formed(svg) && !svg_uncoloured(svg));
-    free(svg);
     /* --json is the file; --only leaves the rest out. */
     CHILD_RUN(&c, "calibrate", "--out", "b.json", "--quick", "--json", "--only", "copy,gemm_bf16",
               "--no-interference", "--max-bytes", "4k");
     char *text = child_read("b.json");
     assert_non_null(text);
     assert_string_equal(c.out, text);
-    free(text);
-    child_release(&c);
     OK(weft_cluster_read("b.json", &cluster));
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         assert_int_equal(weft_cluster_knows(&cluster, (weft_cost_kind)i),
@@ -283,7 +229,6 @@ CASE(hosts_and_their_files_are_measured)
         fail_msg("exit %d: %s", c.exit_code, c.err);
     const bool says_no = strstr(c.err, "does not go past the page cache (O_DIRECT)") != NULL;
     assert_int_equal(says_no, !takes_direct());
-    child_release(&c);
     OK(weft_cluster_read("d.json", &cluster));
     const weft_curve *step = &cluster.costs[WEFT_COST_ADAMW_HOST].curve;
     assert_true(step->num_points == 1 && step->volume[0] == 256);
@@ -300,7 +245,6 @@ CASE(hosts_and_their_files_are_measured)
     assert_true(weft_cluster_knows(&cluster, WEFT_COST_STORAGE_WRITE));
     assert_int_equal(!strstr(c.err, "/dev/shm: the file system does not go past the page cache"),
                      weft_cluster_knows(&cluster, WEFT_COST_DIRECT_WRITE));
-    child_release(&c);
 }
 
 /* Bytes/s that one thread reads and writes far beyond its caches, at best; 0: no memory for it. By
@@ -336,7 +280,6 @@ static double step_beats_memory(void)
               "--seconds", "1", "--threads", "2");
     if (c.exit_code != 0)
         fail_msg("exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     OK(weft_cluster_read("h.json", &cluster));
     const weft_curve *step = &cluster.costs[WEFT_COST_ADAMW_HOST].curve;
     const double memory = 2 * memory_rate(); /* of two threads */
@@ -402,14 +345,12 @@ CASE(a_model_has_its_own_operations)
         if (c.exit_code != 0)
             fail_msg("exit %d: %s", c.exit_code, c.err);
         assert_non_null(strstr(c.err, "operations of the model: sweep 3 of 3\n"));
-        child_release(&c);
         OK(weft_cluster_read("own.json", &cluster));
         check_operations(&cluster);
         CHILD_RUN(&c, "plan", "model.json", "--cluster", "own.json", "--json");
         if (c.exit_code != 0)
             fail_msg("exit %d: %s", c.exit_code, c.err);
         assert_non_null(strstr(c.out, "\"source\": \"measured\""));
-        child_release(&c);
     }
 }
 
@@ -459,18 +400,11 @@ static const struct misuse {
      2,
      "weft calibrate: --for model.json: 8192 ranks on the "},
     {{"calibrate", "--out", ""}, 2, "weft calibrate: --out: its value CLUSTER is missing"},
-    {{"calibrate", "--out", "x", "--svg="}, 2, "weft calibrate: --svg: its value FILE is missing"},
     {{"calibrate", "--out", "/dev/full"},
      6,
      "weft calibrate: /dev/full: cannot write: not a regular file"},
     {{"calibrate", "--out", "."}, 6, "weft calibrate: .: cannot write: Is a directory"},
-    {{"calibrate", "--out", "x", "--svg", "/dev/full"},
-     6,
-     "weft calibrate: /dev/full: cannot write: not a regular file"},
-    {{"calibrate", "--out", "x", "--svg", "."}, 6, "weft calibrate: .: cannot write: Is a "},
-    {{"calibrate", "--out", "x", "--svg", "./x"}, 2, "weft calibrate: --svg ./x: the same file"},
     {{"calibrate", "--out", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
-    {{"calibrate", "--out", "x", "--svg", "none/x"}, 6, "weft calibrate: none/x: cannot write: "},
 };
 
 /* mpirun's own block behind it counts for none. */
@@ -489,7 +423,6 @@ static void ranks_without_a_gpu_say_one_line(void)
     child_program = NULL;
     if (c.exit_code != 4 || !child_is_line(c.err) || strncmp(c.err, "weft calibrate: ", 16) != 0)
         fail_msg("exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 CASE(misuse_is_one_line_and_writes_nothing)
@@ -502,7 +435,6 @@ CASE(misuse_is_one_line_and_writes_nothing)
             fail_msg("exit %d: %sfor %s", c.exit_code, c.err, misuses[i].wanted);
         assert_string_equal(c.out, "");
         assert_int_equal(access("x", F_OK), -1);
-        child_release(&c);
     }
     child c;
     CHILD_RUN(&c, "calibrate", "--out", "x", "--quick", "--only", "message", "--no-interference");
@@ -510,26 +442,21 @@ CASE(misuse_is_one_line_and_writes_nothing)
     assert_non_null(strstr(c.err, "weft calibrate: --only: none of these costs can be measured "
                                   "with 1 node of 1 rank\n"));
     assert_int_equal(access("x", F_OK), -1);
-    child_release(&c);
     child_run(&c, WORDS("calibrate", "--out", "x", "--for", "model.json", "--mesh", "tp=2"),
               WORDS("PATH=/nowhere"));
     assert_int_equal(c.exit_code, 5);
     assert_non_null(strstr(c.err, "cannot start mpirun for 2 ranks: is it on PATH?"));
-    child_release(&c);
     ranks_without_a_gpu_say_one_line();
     CHILD_RUN(&c, "calibrate", "--help");
     assert_int_equal(c.exit_code, 0);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         assert_non_null(strstr(c.out, weft_cost_text((weft_cost_kind)i)));
-    child_release(&c);
 }
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
-    int failed = run_cases(NULL, NULL);
-    child_folder_leave(folder);
+    child_begin();
+    const int failed = run_cases();
+    child_finish();
     return failed;
 }

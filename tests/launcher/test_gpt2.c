@@ -114,7 +114,7 @@ int main(void)
         printf("%s\n", weft_error_get()->text);
         return 1;
     }
-    int failed = run_cases(NULL, NULL);
+    int failed = run_cases();
     weft_encoder_destroy(encoder);
     weft_tokenizer_destroy(tokenizer);
     return failed;

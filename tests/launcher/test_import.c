@@ -1,4 +1,4 @@
-/* weft calibrate --import: each format, several together, mistakes in them, and damaged ones.
+/* weft calibrate --import: each format, several together, and mistakes in them.
  * An argument names one test. */
 #include <math.h>
 #include <stdlib.h>
@@ -6,7 +6,6 @@
 
 #include "launcher/measuring/import.h"
 #include "tests/core/check.h"
-#include "tests/core/random.h"
 #include "tests/launcher/child.h"
 
 static const char matrix[] =
@@ -30,18 +29,6 @@ static const char switches[] = "# two racks and a core\n"
 static const char rails[] = "SwitchName=r0l0 Nodes=n[0-2]\nSwitchName=r1l0 Nodes=n[0-2]\n"
                             "SwitchName=r0l1 Nodes=n[3-5]\nSwitchName=r1l1 Nodes=n[3-5]\n"
                             "SwitchName=top Switches=r0l0,r1l0,r0l1,r1l1\n";
-
-static const char yaml_tree[] = "--- # of two racks\n- topology: topo1\n  cluster_default: True\n"
-                                "  tree:\n    switches:\n      - switch: root # above all\n"
-                                "        children: s[1-2]\n\n      - switch: s1\n"
-                                "        nodes: \"n[01-03]\"\n      - switch: s2\n"
-                                "        nodes: 'n[04-05],x'\n";
-
-static const char yaml_blocks[] =
-    "- topology: topo1\n  tree:\n    switches:\n    - switch: sw_root\n      nodes: n[01-04]\n"
-    "- topology: topo2\n  cluster_default: true\n  block:\n    block_sizes:\n      - 4\n"
-    "      - 8\n    blocks:\n    - block: b1\n      nodes: n[01-04]\n    - block: b2\n"
-    "      nodes: n[05-08]\n- topology: topo3\n  flat: True\n";
 
 static const char blocks[] = "BlockName=b1 Nodes=n[0-3]\nBlockName=b2 Nodes=n[4-7]\n"
                              "BlockSizes=4,8\n";
@@ -242,21 +229,23 @@ CASE(rails_and_trees_without_a_root_are_read)
     assert_note(import, "taken are the 8 below s, the most");
 }
 
-CASE(slurm_yaml_is_read)
+/* Of the upper switch nodes that lie below the others, too. */
+CASE(what_scontrol_prints_is_read)
 {
-    weft_import *import = imported("topology.yaml", yaml_tree, 0, 4);
+    weft_import *import =
+        imported("topology.txt",
+                 "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-2]\n"
+                 "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[3-5]\n"
+                 "SwitchName=s2 Level=1 LinkSpeed=1 Nodes=n[0-5] Switches=s[0-1]\n",
+                 0, 4);
     assert_tree(import, 6, 3, 6);
-    /* The manual's form; what is the cluster's default is taken. */
-    import = imported("topology.yaml", yaml_blocks, 0, 4);
-    assert_tree(import, 8, 4, 8);
-    assert_note(import, "of 3 topologies topo2 is taken (cluster_default)");
-    import = imported("y",
-                      "- topology: a\n  block:\n    block_sizes: [2,  4 ]\n    blocks:\n"
-                      "    - block: b\n      nodes: n[0-1]\n    - block: c\n      nodes: n[2-3]\n"
-                      "- topology: b\n  flat: true\n",
+    for (int i = 0; i < import->num_notes; i++)
+        assert_null(strstr(import->notes[i], "rails"));
+    import = imported("topology.txt",
+                      "BlockName=b1 BlockIndex=0 Nodes=n[0-3]\nBlockName=b2 BlockIndex=1 "
+                      "Nodes=n[4-7]\n",
                       0, 4);
-    assert_int_equal(import->cluster.num_levels, 2);
-    assert_note(import, "of 2 topologies a is taken, the first");
+    assert_int_equal(import->cluster.num_nodes, 8);
 }
 
 CASE(xml_gives_a_node)
@@ -325,8 +314,6 @@ CASE(tests_give_curves)
     assert_note(import, "left out");
 }
 
-#define YAML "- topology: t\n  tree:\n    switches:\n"
-
 CASE(wrong_files_are_one_line)
 {
     static const struct {
@@ -358,21 +345,6 @@ CASE(wrong_files_are_one_line)
         {"SwitchName=a Node=n\n", "f:1: \"Node\" is not expected here; did you mean Nodes?"},
         {"SwitchName=a Nodes=n\nBlockSizes=x\n", "f:2: BlockSizes: \"x\""},
         {"SwitchName=a Nodes=n[0-99999],m[0-99999],o[0-99999]\n", "f:1: more than"},
-        {"- topology: t\n  flat: true\n", "f:1: topology.yaml: t has no switches and no blocks"},
-        {"- topology: t\n  trees:\n", "f:2: topology.yaml: \"trees\" is not expected here; did you "
-                                      "mean tree?"},
-        {YAML "    - switch: a\n      nods: n\n", "f:5: topology.yaml: \"nods\" is not expected"},
-        {YAML "    - nodes: n\n", "f:4: topology.yaml: a switch or block begins with its name"},
-        {YAML "    - switch: a\n      nodes: [n1, n2]\n", "f:5: topology.yaml: lists in brackets"},
-        {YAML "    - switch: a\n     nodes: n\n", "f:5: topology.yaml: this stands under no line"},
-        {YAML "    - switch: a\n\tnodes: n\n", "f:5: topology.yaml: a tab"},
-        {YAML "    - switch: a\n      nodes: \"n\n", "f:5: topology.yaml: a quote without"},
-        {YAML "    - switch: a\n      nodes:\n", "f:5: topology.yaml: nodes has no value"},
-        {YAML "    - switch: a\n      nodes\n", "f:5: topology.yaml: neither \"key: value\""},
-        {YAML "    - switch: a\n      children: b\n", "f:4: a: no switch b"},
-        {"- topology: t\n  tree:\n  - switch: a\n", "f:3: topology.yaml: this belongs to no key"},
-        {"- topology: t\n  block:\n    block_sizes: [4 8]\n",
-         "f:3: topology.yaml: block_sizes: no"},
         {HEADER " 1024 256 float sum -1 20.0 0.05 0.08 0 20.0 0.05 0.08 0\n", "f:5: no lines with"},
         {ONE_NODE HEADER, "f:9: a table without sizes"},
         {ONE_NODE HEADER " 1024 256 float sum -1 x 0.05 0.08 0 20.0 0.05 0.08 0\n",
@@ -487,7 +459,6 @@ CASE(the_verb_writes_a_cluster)
         fail_msg("%s", c.err);
     assert_non_null(strstr(c.err, "oversubscribed"));
     assert_non_null(strstr(c.out, "mine: imported: 9 nodes of 4 ranks"));
-    child_release(&c);
     OK(weft_cluster_read("cluster.json", &cluster));
     assert_string_equal(cluster.name, "mine");
     assert_int_equal(cluster.num_nodes, 9);
@@ -499,7 +470,6 @@ CASE(the_verb_writes_a_cluster)
     child_run(&c, over, NULL);
     if (c.exit_code != 0)
         fail_msg("%s", c.err);
-    child_release(&c);
     OK(weft_cluster_read("over.json", &cluster));
     assert_int_equal(cluster.num_nodes, 2);
     assert_true(cluster.hardware.figures[WEFT_FIGURE_PEAK_BF16] == 312e12);
@@ -510,7 +480,6 @@ CASE(the_verb_writes_a_cluster)
     if (c.exit_code != 0)
         fail_msg("%s", c.err);
     assert_non_null(strstr(c.err, "ran 4 ranks of a node, which has 8: left out"));
-    child_release(&c);
     OK(weft_cluster_read("kept.json", &cluster));
     assert_int_equal(cluster.ranks_per_node, 8);
     assert_false(weft_cluster_knows(&cluster, WEFT_COST_ALL_REDUCE));
@@ -525,116 +494,16 @@ CASE(the_verb_writes_a_cluster)
         child_run(&c, wrong[i], NULL);
         if (c.exit_code != 2 || !child_is_line(c.err))
             fail_msg("case %zu: exit %d: %s", i, c.exit_code, c.err);
-        child_release(&c);
     }
     assert_true(access("x.json", F_OK) != 0);
     child_folder_leave(folder);
 }
 
-/* --- damage -------------------------------------------------------------------------------- */
-
-static uint64_t random_state = 77;
-
-static const char *const pieces[] = {
-    "0",     "9",    "-",      "99999999999", "1e308", "nan", "[",    "]",        "[0-9]", ",",
-    "=",     "\\\n", "#",      "\n",          "\t",    " ",   "<",    "/>",       "\"",    ">",
-    "<!--",  "</",   "&amp;",  "\x1b[",       "\xc3",  "X",   "NV18", "GPU9",     "Rank",  "on",
-    "Group", "none", "Nodes=", "Switches=",   "N/A",   "sum", "size", "perf",     "time",  "busbw",
-    "\r",    "{",    "//",     "info",        "name=", ".",   "e",    "<object ", "?",     "%n"};
-
-/* Changes, cuts out, puts in or repeats a few parts; returns the bytes. */
-static size_t damage(char *text, size_t bytes, size_t capacity)
-{
-    for (uint32_t i = 1 + next_random(4); i > 0; i--) {
-        const size_t at = next_random((uint32_t)bytes + 1);
-        char piece[64];
-        snprintf(piece, sizeof piece, "%s", pieces[next_random(sizeof pieces / sizeof *pieces)]);
-        size_t cut = next_random(6);
-        if (next_random(8) == 0) /* a part from elsewhere */
-            snprintf(piece, sizeof piece, "%.60s", text + next_random((uint32_t)bytes + 1));
-        if (next_random(8) == 0)
-            piece[0] = (char)(1 + next_random(255)), piece[1] = '\0';
-        if (next_random(24) == 0)
-            cut = next_random((uint32_t)bytes + 1);
-        cut = cut > bytes - at ? bytes - at : cut;
-        const size_t length = strlen(piece);
-        if (bytes - cut + length >= capacity)
-            continue;
-        memmove(text + at + length, text + at + cut, bytes - at - cut + 1);
-        memcpy(text + at, piece, length);
-        bytes = bytes - cut + length;
-    }
-    return bytes;
-}
-
-/* What is taken is a cluster that can be written. */
-static void check_taken(weft_import *import)
-{
-    char *text = NULL;
-    size_t bytes;
-    if (weft_import_finish(import, 0, import->has_ranks ? 0 : 2, "fuzz") != WEFT_OK)
-        fail_msg("%s", weft_error_get()->text);
-    FILE *out = open_memstream(&text, &bytes);
-    assert_non_null(out);
-    if (weft_cluster_print(&import->cluster, out) != WEFT_OK)
-        fail_msg("cannot be printed: %s", weft_error_get()->text);
-    fclose(out);
-    free(text);
-    assert_true(import->cluster.num_nodes >= 1 && import->cluster.ranks_per_node >= 1);
-    for (int i = 0; i < WEFT_NUM_COSTS; i++) {
-        const weft_curve *curve = &import->cluster.costs[i].curve;
-        for (int p = 0; p < curve->num_points; p++)
-            assert_true(curve->time_us[p] > 0 && isfinite(curve->time_us[p]) &&
-                        (p == 0 || curve->volume[p] > curve->volume[p - 1]));
-    }
-}
-
-static void damage_one(const char *const *seeds, size_t num_seeds)
-{
-    int accepted = 0, refused = 0;
-    static char text[16384];
-    for (int round = 0; round < 5000; round++) {
-        weft_import *import = start();
-        const char *seed = seeds[(size_t)round % num_seeds];
-        snprintf(text, sizeof text, "%s", seed);
-        damage(text, strlen(text), sizeof text);
-        char *exact = strdup(text); /* so that reading past its end is seen */
-        const weft_status status =
-            weft_import_take(import, next_random(2) ? "f" : "all_gather_perf.txt", exact, &arena);
-        if (status == WEFT_OK) {
-            accepted++;
-            check_taken(import);
-        } else {
-            refused++;
-            assert_true(status == WEFT_CONFIG || status == WEFT_FILE);
-            if (strchr(weft_error_get()->text, '\n') || !weft_error_get()->text[0])
-                fail_msg("gave %s", weft_error_get()->text);
-            weft_error_clear();
-        }
-        free(exact);
-    }
-    /* Both ways through must have been seen, or the damage is of no use. */
-    if (accepted < 50 || refused < 50)
-        fail_msg("%d taken, %d refused", accepted, refused);
-}
-
-#define DAMAGE(name, ...)                                                                          \
-    CASE(damaged_##name##_never_crashes)                                                           \
-    {                                                                                              \
-        static const char *const seeds[] = {__VA_ARGS__};                                          \
-        damage_one(seeds, sizeof seeds / sizeof *seeds);                                           \
-    }
-DAMAGE(xml, xml)
-DAMAGE(matrices, matrix)
-DAMAGE(switches, switches, blocks, rails)
-DAMAGE(yaml, yaml_tree, yaml_blocks)
-DAMAGE(tests, reduce, exchange, split, mixed, old_gather)
-
 int main(int argc, char **argv)
 {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    const int failed = run_cases(NULL, NULL);
+    const int failed = run_cases();
     weft_arena_release(&arena);
     return failed;
 }

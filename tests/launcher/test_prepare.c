@@ -846,7 +846,4 @@ CASE(help_is_printed)
     assert_string_equal(complained, "");
 }
 
-int main(void)
-{
-    return run_cases(create_texts, temporary_remove);
-}
+AROUND(.set_up = create_texts, .tear_down = temporary_remove)

@@ -95,8 +95,3 @@ CASE(twice_the_micro_batches)
         }
     }
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

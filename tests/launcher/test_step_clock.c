@@ -79,8 +79,3 @@ CASE(steps_before_the_end_of_computing)
                                    false, &took);
     assert_true(waited == 0 && took >= 1e3 * (COMPUTED_MS + STEPPED_MS));
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -7,13 +7,11 @@
  * Runs in one process. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "launcher/training/trainer.h"
-#include "layers/tier/run.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "tests/expect.h"
 

@@ -1,10 +1,7 @@
 /* A model whose experts train beyond device memory generates and is evaluated there, too: the same
  * text and loss wherever they are, and in device memory that holds some of them alone. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cjson/cJSON.h>
 
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
@@ -48,7 +45,6 @@ static void same(const char *verb, const char *wanted, const char *const sets[MA
     EXPECT(c.exit_code == 0 && c.out && strcmp(c.out, wanted) == 0,
            "%s with %s, %s: exit %d: %s%s, not %s", verb, sets[0], sets[1], c.exit_code, c.out,
            c.err, wanted);
-    child_release(&c);
 }
 
 /* Whether it says something in this device memory. */
@@ -60,7 +56,6 @@ static bool runs(const char *verb, const char *degree, int bytes, const char *sa
     const bool fits = c.exit_code == 0 && (!says || strstr(c.err, says));
     EXPECT(c.exit_code == 0 || (c.exit_code == 3 && child_is_line(c.err)), "%s, %s: exit %d: %s",
            degree, limit, c.exit_code, c.err);
-    child_release(&c);
     return fits;
 }
 
@@ -90,12 +85,10 @@ static void check_limits(const char *verb)
     EXPECT(c.exit_code == 3 && child_is_line(c.err) &&
                strstr(c.err, ": device.memory_limit: out of memory: stage 0 of 1 takes "),
            "%s: exit %d: %s", verb, c.exit_code, c.err);
-    child_release(&c);
     c = ask(verb, SETS("offload.host_memory_limit=100000"));
     EXPECT(c.exit_code == 3 && child_is_line(c.err) &&
                strstr(c.err, ": offload.host_memory_limit: out of memory: "),
            "%s: exit %d: %s", verb, c.exit_code, c.err);
-    child_release(&c);
 }
 
 static void check(const char *verb)
@@ -110,22 +103,20 @@ static void check(const char *verb)
         same(verb, c.out, SETS("offload.experts=file", "offload.cached=0", "offload.order=layer"));
         same(verb, c.out, SETS("offload.experts=auto", "offload.kept=-1"));
     }
-    child_release(&c);
     c = ask(verb, SETS("offload.experts=none", LIMIT));
     EXPECT(c.exit_code == 3 && child_is_line(c.err) && strstr(c.err, "memory"), "exit %d: %s",
            c.exit_code, c.err);
-    child_release(&c);
 }
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder) && child_write("c.json", config), "no folder");
+    child_begin();
+    EXPECT(child_write("c.json", config), "no folder");
     child_make_corpus("corpus", 8000);
     CHILD_GOOD("train", "c.json", "--out", "run");
     check("generate");
     check("eval");
     check_limits("generate");
     check_limits("eval");
-    return child_finish(folder);
+    return child_finish();
 }

@@ -80,7 +80,6 @@ static bytes taken(const char *what)
                fabs(used.pinned - planned.pinned) <= 0.01 * planned.pinned,
            "%s: took %.0f and %.0f bytes, not %.0f and %.0f", what, used.device, used.pinned,
            planned.device, planned.pinned);
-    cJSON_Delete(json);
     return used;
 }
 
@@ -90,7 +89,6 @@ static bytes train(int experts, const char *const sets[MAX_SET], const char *say
     child c = run("train", experts, 2, sets);
     EXPECT(c.exit_code == 0 && (!says || (c.err && strstr(c.err, says))),
            "%d experts, %s: exit %d: %s", experts, sets[0], c.exit_code, c.err);
-    child_release(&c);
     return taken(sets[0]);
 }
 
@@ -104,7 +102,6 @@ static void refuse(int experts, const char *const sets[MAX_SET], const char *key
     EXPECT(c.exit_code == 3 && child_is_line(c.err) &&
                strncmp(c.err, begins, strlen(begins)) == 0 && strstr(c.err, wanted),
            "%d experts, %s: exit %d: %s", experts, sets[0], c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* As many experts as the device has room for, and not one more. */
@@ -125,14 +122,12 @@ static bool plans_to_fit(int experts, const char *degree)
 {
     child c =
         run("plan", experts, 2, (const char *[MAX_SET]){"experts=auto", limits[0], limits[1]});
-    cJSON *json = c.out ? cJSON_Parse(c.out) : NULL;
+    cJSON *json = child_parse(c.out);
     const cJSON *taken = cJSON_GetObjectItemCaseSensitive(json, "experts");
     const bool fits = c.exit_code == 0;
     EXPECT(c.exit_code == 0 || c.exit_code == 3, "plan: exit %d: %s", c.exit_code, c.err);
     EXPECT(cJSON_IsString(taken) && strcmp(taken->valuestring, degree) == 0,
            "plan of %d experts: %s, not %s", experts, c.out, degree);
-    cJSON_Delete(json);
-    child_release(&c);
     return fits;
 }
 
@@ -150,7 +145,6 @@ static void check_file(int least, double limit)
                   (const char *[MAX_SET]){"experts=file", limits[0], "offload.file_limit=1000000"});
     EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, "takes a file of "),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     EXPECT(getrlimit(RLIMIT_FSIZE, &before) == 0, "no limit");
     small = before;
     small.rlim_cur = 1 << 20;
@@ -161,13 +155,11 @@ static void check_file(int least, double limit)
                strstr(c.err, "File too large"),
            "exit %d: %s", c.exit_code, c.err);
     EXPECT(setrlimit(RLIMIT_FSIZE, &before) == 0, "no limit");
-    child_release(&c);
     for (int open = 0; open < 2; open++) { /* which may come to a file */
         c = run("train", 4, 2,
                 (const char *[MAX_SET]){open ? "experts=auto" : "experts=host", "offload.path=."});
         EXPECT(c.exit_code == 0 && (strstr(c.err, "no effect of offload.path") == NULL) == open,
                "exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
     }
 }
 
@@ -186,12 +178,10 @@ static void check_memory_file(int most)
     EXPECT(c.exit_code == 3 && strstr(c.err, "offload.host_memory_limit: out of memory: ") &&
                strstr(c.err, ", with a file under offload.path, which is in memory"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     c = run("train", 4, 2, (const char *[MAX_SET]){"experts=file", "offload.path=/dev/shm"});
     EXPECT(c.exit_code == 0 && strstr(c.err, "warn offload.path: /dev/shm is in memory (tmpfs)") &&
                !strstr(c.err, "TB a day"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* The most experts that train from host memory under a limit: what is refused would have taken
@@ -207,7 +197,6 @@ static void check_host(void)
             run("train", middle, 2, (const char *[MAX_SET]){"experts=host", limits[0], limits[1]});
         EXPECT(c.exit_code == 0 || c.exit_code == 3, "%d: exit %d: %s", middle, c.exit_code, c.err);
         *(c.exit_code == 0 ? &least : &above) = middle;
-        child_release(&c);
     }
     EXPECT(least >= 5 * RESIDENT, "%d experts train from host memory", least);
     const char *const free_host[MAX_SET] = {"offload.experts=host", limits[0]};
@@ -231,13 +220,11 @@ static void check_host(void)
 static double planned(int experts, const char *const sets[MAX_SET], const char *key)
 {
     child c = run("plan", experts, 2, sets);
-    cJSON *json = c.out ? cJSON_Parse(c.out) : NULL;
+    cJSON *json = child_parse(c.out);
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
     EXPECT(c.exit_code == 0 && cJSON_IsNumber(item), "plan of %d: exit %d: %s", experts,
            c.exit_code, c.err);
     const double value = cJSON_IsNumber(item) ? item->valuedouble : NAN;
-    cJSON_Delete(json);
-    child_release(&c);
     return value;
 }
 
@@ -250,7 +237,6 @@ static int most_planned(int above, const char *const sets[MAX_SET])
         child c = run("plan", middle, 2, sets);
         EXPECT(c.exit_code == 0 || c.exit_code == 3, "%d: exit %d: %s", middle, c.exit_code, c.err);
         *(c.exit_code == 0 ? &least : &above) = middle;
-        child_release(&c);
     }
     return least;
 }
@@ -290,7 +276,6 @@ static void check_most(void)
     child c = run("train", IN_FILE + 1, 2, in_file);
     EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, "takes a file of "),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     snprintf(file, sizeof file, "offload.file_limit=0");
     EXPECT(most_planned(1000, in_file) == IN_FILE, "%d fit the host's places by plan",
            most_planned(1000, in_file));
@@ -309,7 +294,6 @@ static double kept_of_run(void)
                number_at(json, "offload", "kept") == -1,
            "the run's config does not have what was asked for");
     EXPECT(cJSON_IsString(degree) && strcmp(degree->valuestring, "host") == 0, "not on the host");
-    cJSON_Delete(json);
     return kept;
 }
 
@@ -332,12 +316,10 @@ static double planned_even(const char *degree)
 {
     child c = run("train", 8, 4, (const char *[MAX_SET]){degree, "train_iters=1"});
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     cJSON *json = child_read_json("run/memory.json");
     const double even =
         number_at(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(json, "ranks"), 0), "planned",
                   "device in all");
-    cJSON_Delete(json);
     return even;
 }
 
@@ -353,14 +335,12 @@ static void check_uneven(void)
     EXPECT(c.exit_code == 3 && strstr(c.err, "experts got more rows than there is room for (offload"
                                              ".experts auto, host or file, a smaller offload.kept"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     sets[0] = "experts=auto";
     c = run("train", 8, 4, sets);
     EXPECT(c.exit_code == 0 &&
                strstr(c.err, "experts: host (auto: the first that fits), 0 of 4 ") &&
                strstr(c.err, "; with room for 1.25 times the mean's rows"),
            "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     sets[0] = "experts=host";
     const double host = planned_even(sets[0]);
     sets[4] = "offload.kept=-1";
@@ -368,7 +348,6 @@ static void check_uneven(void)
         snprintf(limit, sizeof limit, "device.memory_limit=%.0f", more * host);
         c = run("train", 8, 4, sets);
         EXPECT(c.exit_code == 0, "%g: exit %d: %s", more, c.exit_code, c.err);
-        child_release(&c);
     }
     mesh = NULL;
 }
@@ -381,7 +360,6 @@ static double metric(const char *key)
     EXPECT(lines->child, "no metrics");
     for (const cJSON *line = lines->child; line; line = line->next)
         sum += number_of(line, key);
-    cJSON_Delete(lines);
     return sum;
 }
 
@@ -430,7 +408,6 @@ static double bound_metric(const char *key, bool largest)
         value = largest ? fmax(value, now) : fmin(value, now);
     }
     EXPECT(!isnan(value), "no %s", key);
-    cJSON_Delete(lines);
     return value;
 }
 
@@ -451,7 +428,6 @@ static bool steps_beside_backward(void)
             last_us = fmax(last_us, cJSON_GetNumberValue(ts) + cJSON_GetNumberValue(dur));
     }
     EXPECT(isfinite(first_us) && isfinite(last_us), "no steps in the timeline");
-    cJSON_Delete(json);
     return first_us < last_us;
 }
 
@@ -491,7 +467,6 @@ static double evaluate(const char *a, const char *b)
 {
     cJSON *json = child_json(WORDS("eval", "run", "--json", "--set", a, "--set", b));
     const double value = number_of(json, "loss");
-    cJSON_Delete(json);
     return value;
 }
 
@@ -504,7 +479,6 @@ static void resume(const char *const more[MAX_SET], const char *says, const char
     child_run(&c, args, NULL);
     EXPECT(c.exit_code == 0 && (!says || strstr(c.err, says)) && (!not || !strstr(c.err, not )),
            "resumed: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* A run whose experts were in host memory: other verbs read it, within its limits and without; it
@@ -533,8 +507,7 @@ static void check_later(void)
 
 int main(void)
 {
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     if (weft_path_is_memory("/tmp"))
         snprintf(elsewhere, sizeof elsewhere, ", \"offload\": {\"path\": \"%s\"}",
                  getenv("WEFT_BINARY_DIR"));
@@ -548,5 +521,5 @@ int main(void)
     check_metrics();
     check_hidden();
     check_later();
-    return child_finish(folder);
+    return child_finish();
 }

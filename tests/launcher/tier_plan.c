@@ -76,7 +76,6 @@ static planned ask(const char *cluster, const char *const set[MAX_SET])
         p.written = number_of(stage, "written_bytes");
     }
     EXPECT_NEAR(p.times, p.step, 1e-6 * p.step);
-    cJSON_Delete(json);
     return p;
 }
 
@@ -258,7 +257,6 @@ static void check_file(void)
     CHILD_RUN(&c, "plan", "config.json", "--cluster", "disk.json", "--set", FROM_FILE);
     EXPECT(strstr(c.out, "  read and written  in a file\n") && strstr(c.out, "  8 MiB\n"), "%s",
            c.out);
-    child_release(&c);
     child_says(
         WORDS("schedule", "config.json", "--level", "experts", "--program", "--set", FROM_FILE), 0,
         WORDS("read file weight after_step expert=0", "write file gradient expert=7"), NULL);
@@ -282,8 +280,6 @@ static void train_from_file(double out[2])
         out[0] = number_of(json, "read_bytes");
         out[1] = number_of(json, "written_bytes");
     }
-    cJSON_Delete(json);
-    free(text);
 }
 
 /* What a run reads and writes, but for a record whose next use it only guesses. */
@@ -318,9 +314,7 @@ static void check_text(void)
 
 int main(void)
 {
-    char folder[32];
-    if (!child_folder_enter(folder))
-        return 1;
+    child_begin();
     EXPECT(child_write("config.json", config) && child_write("fast.json", CLUSTER("1e12", "")) &&
                child_write("slow.json", CLUSTER("5.24288e7", "")) &&
                child_write("disk.json", CLUSTER("1e12", ", \"storage\": {\"read\": 1e8, "
@@ -339,5 +333,5 @@ int main(void)
     check_bytes();
     check_places();
     check_text();
-    return child_finish(folder);
+    return child_finish();
 }

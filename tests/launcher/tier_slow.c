@@ -8,10 +8,8 @@
  * Runs under mpirun with 2 ranks: test_tier_slow [device.kind=cuda]. The linker puts the functions
  * below before the library's. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <weft/device.h>
 

@@ -23,7 +23,6 @@ static void says(const char *const *args, const char *const *parts)
     EXPECT(c.exit_code == 0, "%s: exit %d: %s", args[0], c.exit_code, c.err);
     for (; c.exit_code == 0 && *parts; parts++)
         EXPECT(strstr(c.out, *parts), "%s: \"%s\" lacks \"%s\"", args[0], c.out, *parts);
-    child_release(&c);
 }
 
 static void copy_file(const char *from, const char *to)
@@ -40,10 +39,10 @@ static void copy_file(const char *from, const char *to)
 
 int main(void)
 {
-    char folder[32], golden[600];
+    char golden[600];
     snprintf(golden, sizeof golden, "%s/tests/oracle/golden/tokenizers/llama2.json",
              getenv("WEFT_SOURCE_DIR"));
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("text.txt", "the weaver threw the weft through the warp\n\nagain\n") &&
                child_write("c.json", config),
            "files");
@@ -64,5 +63,5 @@ int main(void)
     /* The prompt begins as documents do, with <s>, which is token 1. */
     says(WORDS("generate", "run", "--prompt", "the weft", "--num-tokens", "3", "--json"),
          WORDS("\"text\": \"the weft", "\"tokens\": [1, "));
-    return child_finish(folder);
+    return child_finish();
 }

@@ -221,7 +221,6 @@ static void plant(const torture_state *state, int start, int exit_code)
     char *text = child_read_in(state->run, "checkpoints/latest");
     if (text)
         sscanf(text, "step-%d", &newest);
-    free(text);
     for (before = newest - 1; before > 0; before--) {
         snprintf(latest, sizeof latest, "%s/checkpoints/step-%d/manifest.json", state->run, before);
         if (access(latest, F_OK) == 0)

@@ -30,7 +30,6 @@ static void compare_manifest(const torture_state *state, int step)
         tokens != (long long)step * TORTURE_BATCH * TORTURE_SEQ_LENGTH)
         torture_violation("step %d: its manifest says step %lld, %lld tokens", step,
                           number_behind(text, "\"step\": "), tokens);
-    free(text);
 }
 
 uint64_t torture_mark(const char *path)
@@ -61,7 +60,6 @@ static int read_latest(const torture_state *state)
         torture_violation("latest is \"%s\"", text);
         step = 0;
     }
-    free(text);
     return step;
 }
 
@@ -150,7 +148,6 @@ static void judge_metrics(torture_state *state, int start)
         *end = '\0';
         judge_line(state, line, start);
     }
-    free(text);
     if (state->last < state->latest && !state->saved[state->latest].is_damaged)
         torture_violation("metrics.jsonl ends with step %d, latest is %d", state->last,
                           state->latest);
@@ -169,7 +166,6 @@ bool torture_reference_read(torture_state *state)
             break;
         state->losses[++found] = loss;
     }
-    free(text);
     return found == state->steps && torture_has_reference(state, found);
 }
 

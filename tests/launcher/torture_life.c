@@ -1,5 +1,4 @@
 /* A life of a tortured run: its processes, the moments at which it is hit, and the blows. */
-#include <dirent.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -82,7 +81,7 @@ static pid_t parent_of(pid_t pid)
     char path[64];
     int parent = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    char *text = child_read(path), *after = text ? strrchr(text, ')') : NULL;
+    char *text = child_peek(path), *after = text ? strrchr(text, ')') : NULL;
     if (after)
         sscanf(after + 1, " %*c %d", &parent);
     free(text);
@@ -93,7 +92,7 @@ static bool is_writer(pid_t pid)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
-    char *name = child_read(path);
+    char *name = child_peek(path);
     bool is = name && strcmp(name, "weft writer\n") == 0;
     free(name);
     return is;

@@ -2,7 +2,6 @@
  * limit and two seconds; every rank that can writes its flight record; the job ends with the code
  * of WEFT_HUNG. A debugger's stop and a slow save are no alarm. Limits that are too low say so.
  *   test_watchdog WEFT-WITH-FAULTS */
-#include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,7 +157,6 @@ static void stop_start(const fault *f)
                child_is_line(c.err) && strstr(c.err, "rank 1 (") && strstr(c.err, f->says) &&
                strstr(c.err, "limit 3 s (reliability.setup_limit_s)"),
            "%s: %d ranks: exit %d: %s", f->run, count, c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* One that is killed is named in the last line, with the signal and with where others waited for
@@ -185,7 +183,6 @@ static void kill_rank(const fault *f)
         snprintf(name, sizeof name, "rank-%d.json", i);
         EXPECT(has_record(f->run, name) == (i != f->rank), "%s: %s", f->run, name);
     }
-    child_release(&c);
 }
 
 /* And the records that are left. */
@@ -213,7 +210,6 @@ static void stop_and_inspect(const fault *f)
                strstr(c.out, "is missing") && strstr(c.out, "; the verdict names it") &&
                strstr(c.out, late),
            "inspect a damaged record: exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
     snprintf(path, sizeof path, "%s/flight/verdict.json", run);
     EXPECT(child_write(path, "what?"), "%s", path);
     child_says(WORDS("inspect", "--flight", run), 6, WORDS("behind:"),
@@ -275,7 +271,6 @@ static void save_slowly(const fault *f)
         return;
     EXPECT(child_wait(&c, END_S) && c.exit_code == 0 && c.err[0] == '\0', "%s: exit %d: %s", f->run,
            c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* A rank that dies in a save is not waited for as long as a save may take, and is named in a
@@ -298,7 +293,6 @@ static void stop_in_save(const fault *f)
             child_is_line(end + 1) && strstr(end + 1, f->says),
         "%s: said %s", f->run, c.err);
     EXPECT(c.exit_code == weft_status_exit_code(WEFT_HUNG), "%s: exit %d", f->run, c.exit_code);
-    child_release(&c);
 }
 
 /* The file system hangs too: said all the same. */
@@ -313,7 +307,6 @@ static void hang_with_files(const fault *f)
     EXPECT(child_wait(&c, END_S) && c.exit_code == weft_status_exit_code(WEFT_HUNG) &&
                child_is_line(c.err) && strstr(c.err, "rank 2 (") && strstr(c.err, f->says),
            "%s: exit %d: %s", f->run, c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* Calls that ranks do not make alike. */
@@ -335,7 +328,6 @@ static void mismatch(const fault *f)
            "%s: exit %d: %s", f->run, c.exit_code, c.err);
     EXPECT(strstr(c.err, "step 5"), "%s: %s", f->run, c.err);
     EXPECT(!strstr(f->run, "window") || child_is_line(c.err), "%s: %s", f->run, c.err);
-    child_release(&c);
 }
 
 /* An emulated accelerator's steps take more than a second on any machine. */
@@ -360,7 +352,6 @@ static void first_limit_too_low(const fault *f)
     EXPECT(c.exit_code == weft_status_exit_code(WEFT_HUNG) && child_is_line(c.err) &&
                strstr(c.err, "all get on") && strstr(c.err, "raise reliability.first_step_limit_s"),
            "low first step: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
 }
 
 static void limit_too_low(const fault *f)
@@ -371,7 +362,6 @@ static void limit_too_low(const fault *f)
     /* On a busy machine another line says that it falls behind the pace. */
     EXPECT(c.exit_code == 0 && told && !strstr(told + 1, "reliability."), "low step: exit %d: %s",
            c.exit_code, c.err);
-    child_release(&c);
 }
 
 /* The longest first. */
@@ -406,11 +396,10 @@ static void part(int i)
 
 int main(int argc, char **argv)
 {
-    char folder[32];
     if (argc > 1)
         child_program = argv[1];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(child_write("c.json", config), "c.json");
     child_side_by_side(part, sizeof faults / sizeof *faults, 3);
-    return child_finish(folder);
+    return child_finish();
 }

@@ -619,7 +619,6 @@ static void check(const char *const *args, const char *const *environment, const
            "%s: got\n  %sfor\n  %s", name, err, wanted);
     EXPECT(c.out && !*c.out, "%s: wrote to stdout: %s", name, c.out);
     EXPECT(access("run", F_OK) != 0, "%s: made the run folder", name);
-    child_release(&c);
 }
 
 /* With words behind; nothing stands behind the last of MAX_WORDS. */
@@ -656,12 +655,10 @@ static void check_launched(void)
     EXPECT(c.exit_code == 2 && child_is_line(c.err) && !*c.out &&
                strncmp(c.err, "weft train: rank 1: --mesh tp=2: ", 33) == 0,
            "rank 1: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     environment[4] = "OMPI_COMM_WORLD_LOCAL_RANK=1";
     child_run(&c, args, environment);
     EXPECT(c.exit_code == 2 && c.err && !*c.err && !*c.out, "rank 1: exit %d: %s", c.exit_code,
            c.err);
-    child_release(&c);
 }
 
 /* Before any rank starts. */
@@ -693,7 +690,6 @@ static void check_pinned(void)
     EXPECT(c.exit_code == 3 && child_is_line(c.err) &&
                strstr(err, "out of memory: host memory of layers asked "),
            "pinned memory: exit %d: %s", c.exit_code, err);
-    child_release(&c);
 #endif
 }
 
@@ -734,10 +730,8 @@ static void check_no_effect(void)
                strstr(c.err, "device.kind is cpu: no effect of device.cuda_graphs\n"),
            "%s", c.err);
     EXPECT(c.out && strstr(c.out, "M parameters, 1 rank: "), "%s", c.out);
-    child_release(&c);
     char *metrics = child_read("run/metrics.jsonl"), *last = metrics ? strrchr(metrics, '{') : NULL;
     EXPECT(last && strstr(last, "\"step\": 2") && !strstr(last, "\"lr\": 0,"), "%s", metrics);
-    free(metrics);
     child_run(&c,
               WORDS("train", "c.json", "--out", "offloads", "--set", "num_experts=0", "--set",
                     "moe_num_partitions=1", "--set", "eval_interval=0", "--set",
@@ -755,7 +749,6 @@ static void check_no_effect(void)
            "%s", c.err);
     EXPECT(c.err && strstr(c.err, " warn train.recompute_modules names nothing that is kept"), "%s",
            c.err);
-    child_release(&c);
 }
 
 int main(void)
@@ -765,8 +758,7 @@ int main(void)
     const int num_clashes = sizeof clashes / sizeof *clashes;
     const int num_words = sizeof words / sizeof *words;
     const int num_misuses = sizeof misuses / sizeof *misuses;
-    char folder[32];
-    EXPECT(child_folder_enter(folder), "no folder");
+    child_begin();
     EXPECT(make_files(), "weft prepare failed");
     for (int i = 0; i < num_mistakes; i++)
         check_mistake(&mistakes[i], none);
@@ -784,5 +776,5 @@ int main(void)
     check_memory("dp=2", "weft train: device.memory_limit: out of memory: stage 0 of 1 takes ");
     check_no_effect();
     printf("%d mistakes\n", num_mistakes + num_clashes + num_words + num_misuses);
-    return child_finish(folder);
+    return child_finish();
 }

@@ -1,6 +1,5 @@
 /* Extremes: MoE layers whose tokens go where nobody wants them, and stacks at the edge of what the
  * mesh allows. Each against its definition or one rank. Runs with 4 ranks. */
-#include <stdlib.h>
 
 #include "tests/world.h"
 #include "tests/layers/moe_case.h"

@@ -1,7 +1,6 @@
 /* A training step allocates nothing on the device: its number of allocations and high-water marks
  * stand still. Dense stacks from the first step on; an MoE stack may first meet more rows an expert
  * than balanced routing gives, and keeps what it grew. Runs with 2 ranks. */
-#include <stdlib.h>
 
 #include "tests/world.h"
 #include "tests/layers/training.h"

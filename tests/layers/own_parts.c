@@ -1,6 +1,5 @@
 /* What a layer of the user's hands in and asks for: structs of other sizes than the library's,
  * metrics, its place in the mesh and sums over it. On one rank, and on two tensor-parallel ones. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "layers/pass/pass.h"

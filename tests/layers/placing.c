@@ -1,7 +1,6 @@
 /* Experts that run on other ranks of their node: whatever is drawn, every row reaches one rank of
  * its expert's node once, rows of an expert stand in order of sender, and what a placement lacks is
  * found. All ranks are played by one process, rows carry their names. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "layers/tier/placing.h"

@@ -7,7 +7,6 @@
 
 #include "layers/describe/rehearse.h"
 #include "tests/expect.h"
-#include "tests/layers/harness.h"
 #include "tests/layers/stub.h"
 
 typedef struct square { /* y = x W^T, with W [H, H], whole on each rank */

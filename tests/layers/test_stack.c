@@ -108,8 +108,3 @@ CASE(grows_in_large_blocks)
     weft_stack_release(&stack);
     weft_device_destroy(device);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

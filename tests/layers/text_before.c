@@ -2,7 +2,6 @@
  * not on what fills the window behind it, nor on the window's length, nor on the other samples.
  * Products of other numbers of rows may add in another order; beyond that logits are the same. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/rng.h"

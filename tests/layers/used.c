@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "core/trace/trace.h"
 #include "kernels/kernels.h"
 #include "kernels/note/note.h"
 #include "parallel/mesh/mesh.h"

@@ -1,7 +1,5 @@
 /* Packed documents: where they begin, and how dealing their attention evens out ranks' work. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "parallel/sequence.h"
 #include "tests/core/check.h"
@@ -115,9 +113,4 @@ CASE(test_one_document)
     for (int rank = 0; rank < 3; rank++)
         assert_int_equal(runs[2 * rank] + runs[2 * rank + 1], 5);
     weft_arena_release(&arena);
-}
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
 }

@@ -1,5 +1,4 @@
 /* The communicators of several meshes of 8 ranks have the members that the mesh says. */
-#include <stdlib.h>
 
 #include "comm/mpi/mpi_comm.h"
 #include "parallel/mesh/mesh.h"

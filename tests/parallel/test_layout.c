@@ -200,8 +200,3 @@ CASE(test_auto)
             fail_msg("draw %d: the slowest stage has %g, and %g is possible", draw, made, best);
     }
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -58,8 +58,3 @@ CASE(test_lowest)
     assert_true(s.scale == 2);
     assert_true(weft_loss_scale_update(&s, &options, false));
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

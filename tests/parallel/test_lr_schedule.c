@@ -84,8 +84,3 @@ CASE(test_edges)
     near(weft_lr_at(&s, 110), 1e-3);
     near(weft_lr_at(&s, 111), 1e-4);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

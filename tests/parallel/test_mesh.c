@@ -730,8 +730,3 @@ CASE(test_alias_refusals)
         assert_memory_equal(&o, &before, sizeof o);
     }
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

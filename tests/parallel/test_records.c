@@ -288,7 +288,4 @@ CASE(test_sizes)
     assert_int_equal(s.num_places, 1);
 }
 
-int main(void)
-{
-    return run_cases(temporary_create, temporary_remove);
-}
+AROUND(.set_up = temporary_create, .tear_down = temporary_remove)

@@ -175,8 +175,3 @@ CASE(experts_have_buckets_of_their_own)
                          cases[c].sharding == WEFT_NO_SHARD ? offset : offset / DP);
     }
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -57,8 +57,3 @@ CASE(test_what_is_no_cut)
     cut.runs = dealt;
     assert_true(weft_sequence_is_cut(&cut));
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

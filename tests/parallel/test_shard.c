@@ -233,8 +233,3 @@ CASE(test_errors)
     assert_string_equal(weft_error_get()->text, "disk full");
     assert_int_equal(calls, 1);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -298,7 +298,7 @@ int main(void)
     for (int io = WEFT_SPILL_URING; io <= WEFT_SPILL_THREADS; io++)
         if (spill_io_works((weft_spill_io)io))
             ways[num_ways++] = (weft_spill_io)io;
-    int failures = run_cases(NULL, NULL);
+    int failures = run_cases();
     temporary_remove(NULL);
     return failures;
 }

@@ -259,8 +259,3 @@ CASE(misuse_is_told)
         weft_error_clear();
     }
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

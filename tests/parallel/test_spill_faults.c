@@ -6,7 +6,6 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -463,11 +462,13 @@ CASE(a_wrong_folder_is_told)
     FAILS(weft_spill_create(&o, &spill), WEFT_FILE, "/proc: cannot make the experts' file: ");
 }
 
+AROUND(.set_up = temporary_create, .tear_down = temporary_remove)
+
 int main(void)
 {
     for (int i = 0; i < 2 * NUM_RECORDS; i++)
         memory[i / 2][i % 2] = spill_memory(PART_BYTES);
-    int failures = run_cases(temporary_create, temporary_remove);
+    int failures = run_cases();
     for (int i = 0; i < 2 * NUM_RECORDS; i++)
         free(memory[i / 2][i % 2]);
     return failures;

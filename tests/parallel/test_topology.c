@@ -340,8 +340,3 @@ CASE(test_many_ranks)
     assert_int_equal(inside(&topology, &mesh, WEFT_AXIS_PP), RANKS_A_NODE);
     assert_fits(&topology, 16, "; tp 1, 2, 4 or 8 would");
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -478,8 +478,3 @@ CASE(generated_programs_run_well)
                 release_set(&set);
             }
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

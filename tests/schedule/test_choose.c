@@ -468,8 +468,3 @@ CASE(refusals)
     for (int m = WEFT_MOE_MODEL_QUICK; m <= WEFT_MOE_MODEL_PRICE; m++)
         choose(&less, &shape, (weft_moe_model)m, 1u << WEFT_REUSE_NONE | 1u << WEFT_REUSE_S4);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -400,7 +400,4 @@ CASE(choices_are_made_by_them)
     }
 }
 
-int main(void)
-{
-    return run_cases(read_all, NULL);
-}
+AROUND(.set_up = read_all, .tear_down = NULL)

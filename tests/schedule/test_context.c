@@ -1,5 +1,4 @@
 /* The programs of attention over context-parallel ranks. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "schedule/context.h"
@@ -284,9 +283,4 @@ CASE(refuses)
         FAILS(weft_program_context(&cases[i].plan, false, &arena, &program), WEFT_CONFIG,
               cases[i].text);
     weft_arena_release(&arena);
-}
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
 }

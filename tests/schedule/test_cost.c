@@ -841,8 +841,3 @@ CASE(unknown_curves_follow_from_figures)
         assert_false(weft_cluster_knows(&one, (weft_cost_kind)i));
     assert_int_equal(weft_error_get()->status, WEFT_OK); /* nothing of it stays behind */
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

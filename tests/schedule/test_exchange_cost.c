@@ -310,8 +310,3 @@ CASE(refusals)
     FAILS(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "over 0 ranks");
     FAILS(weft_choose_exchange(&c, &four_by_two, 64, &choice), WEFT_CONFIG, "forms 0x40");
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

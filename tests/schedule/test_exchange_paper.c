@@ -207,8 +207,3 @@ CASE(refusals)
               &c, &(weft_exchange_shape){.bytes = 0, .t = 1, .e = 1, .minimal_bytes = 1}, &p),
           WEFT_CONFIG, "no all-to-all of 0 bytes");
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -1,5 +1,4 @@
 /* The programs of the all-to-all's forms. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "schedule/exchange/exchange.h"
@@ -201,9 +200,4 @@ CASE(refuses)
     FAILS(weft_program_exchange_check(WEFT_EXCHANGE_O3, 3, &set.programs[0]), WEFT_INTERNAL,
           "has no place in this program");
     release_set(&set);
-}
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
 }

@@ -564,8 +564,3 @@ CASE(refuses)
     assert_string_equal(weft_expert_order_text(WEFT_EXPERT_ORDER_DEMAND), "demand");
     assert_string_equal(weft_expert_order_text(-1), "?");
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -182,8 +182,3 @@ CASE(dropped)
                   sum.flags, sum.found_flags);
     assert_true(sum.found > sum.waits / 2 && sum.found_flags > sum.flags / 2);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -303,8 +303,3 @@ CASE(strategies_of_one_n)
     weft_granularity_next_of(g, 1u << WEFT_REUSE_S3, 1000, &pipeline, &trial);
     assert_true(!trial && pipeline.reuse == WEFT_REUSE_S3);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/options.h"
-
 enum { NUM_DRAWS = 400 };
 
 static void order_is(const weft_order_shape *shape, int rank, const char *wanted)
@@ -303,9 +301,4 @@ CASE(csv_round_trips)
         free(again);
         weft_arena_release(&arena);
     }
-}
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
 }

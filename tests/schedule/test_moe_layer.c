@@ -631,5 +631,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return write_goldens(argv[1]);
-    return run_cases(NULL, NULL);
+    return run_cases();
 }

@@ -498,5 +498,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return draw(argv[1]);
-    return run_cases(NULL, NULL);
+    return run_cases();
 }

@@ -194,8 +194,3 @@ CASE(enqueue_does_not_wait)
     release_set(&pair.set);
     end(device);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/options.h"
 #include "schedule/pipeline/order_auto.h"
 
 enum { MAX_RANKS = 16, MAX_VIRTUAL = 64, NUM_SMALL = 600 };
@@ -389,9 +388,4 @@ CASE(out_of_memory)
         assert_true(status == WEFT_OK || status == WEFT_MEMORY);
     }
     assert_true(failures > 10);
-}
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
 }

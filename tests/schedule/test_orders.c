@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/options.h"
 #include "schedule/pipeline/order_slots.h"
 #include "schedule/pipeline/order_time.h"
 
@@ -433,9 +432,4 @@ CASE(refuses)
     FAILS(weft_order_make(WEFT_PIPELINE_AUTO, &shape, &arena, made), WEFT_INTERNAL,
           "made from costs");
     weft_arena_release(&arena);
-}
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
 }

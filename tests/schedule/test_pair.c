@@ -133,8 +133,3 @@ CASE(slowed)
     assert_true(slowed_us("aDe", "", 10, 10, &half) == 30);
     assert_true(slowed_us("aDe", "kXy", 10, 5, &half) == us_of("aDe", "kXy", 10, 10));
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -558,8 +558,3 @@ CASE(refuses_what_is_damaged)
     refuse(true, "3 layer compute gradient layer=5 stash=2 dy=7 dx=1\n", "",
            "backward has no layer compute gradient layer=5");
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -227,8 +227,3 @@ CASE(out_of_memory)
     }
     assert_true(failures > 10);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -377,8 +377,3 @@ CASE(kept_experts_stay)
     assert_int_equal(p.parts[1].rank, 1);
     assert_true(p.found.max_us == 7);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

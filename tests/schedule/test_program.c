@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/check.h"
-
 static const struct {
     const char *name;
     weft_pipeline_kind kind;
@@ -333,5 +331,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return write_goldens(argv[1]);
-    return run_cases(NULL, NULL);
+    return run_cases();
 }

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "parallel/mesh/mesh.h"
-#include "schedule/options.h"
 #include "schedule/price/price.h"
 
 enum { MAX_RANKS = 8, MAX_CHUNKS = 4, MAX_LAYERS = 48, MAX_BUCKETS = 64 };
@@ -466,9 +465,4 @@ CASE(random_layouts_and_costs)
         shape.buckets = d.buckets;
         judge_costs(&shape, &d);
     }
-}
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
 }

@@ -659,8 +659,3 @@ CASE(set_aside_behind_more)
     weft_device_destroy(device);
     weft_arena_release(&arena);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -457,8 +457,3 @@ CASE(reads_for_steps_are_no_bubble)
     assert_true(idle.host_us == 12 && idle.bubble_us == 0);
     weft_arena_release(&arena);
 }
-
-int main(void)
-{
-    return run_cases(NULL, NULL);
-}

@@ -18,5 +18,4 @@ weft_add_test(NAME schedule_cost CMOCKA SOURCES schedule/test_cost.c)
 weft_add_test(NAME schedule_clusters CMOCKA SOURCES schedule/test_clusters.c)
 weft_add_test(NAME schedule_pair CMOCKA
   SOURCES schedule/test_pair.c)
-weft_add_test(NAME schedule_damaged CMOCKA
-  SOURCES schedule/test_damaged.c schedule/subjects.c schedule/programs.c)
+

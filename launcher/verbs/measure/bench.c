@@ -15,14 +15,14 @@ static const weft_verb benches[] = {
 
 int weft_verb_bench(int argc, char **argv, const weft_verb_given *given)
 {
-    const weft_verbs all = {
-        .called = weft_verb_program(NULL),
-        .name = "bench",
-        .noun = "bench",
-        .brief = "measures a part of Weft on the ranks at hand, under any launcher",
-        .all = benches,
-        .count = sizeof benches / sizeof *benches,
-        .more = "Each has --help, --json and --rounds N; the first two also --svg FILE. Lines on "
-                "standard error\nsay what is measured, until the table comes.\n"};
+    const weft_verbs all = {.called = weft_verb_program(NULL),
+                            .name = "bench",
+                            .noun = "bench",
+                            .brief =
+                                "measures a part of Weft on the ranks at hand, under any launcher",
+                            .all = benches,
+                            .count = sizeof benches / sizeof *benches,
+                            .more = "Each has --help, --json and --rounds N. Lines on standard "
+                                    "error\nsay what is measured, until the table comes.\n"};
     return weft_verbs_run(&all, argc, argv, given);
 }

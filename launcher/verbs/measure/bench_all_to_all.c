@@ -7,11 +7,9 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "core/trace/trace.h"
 #include "launcher/arguments/arguments.h"
 #include "launcher/measuring/bench.h"
 #include "launcher/measuring/measure.h"
-#include "launcher/process/output.h"
 #include "launcher/verbs/measure/measure.h"
 #include "layers/moe/moe.h"
 
@@ -512,54 +510,6 @@ static weft_status exchange_json(const exchange_report *report)
     return weft_report_end(&r, WEFT_OK, stdout);
 }
 
-/* --- drawing ------------------------------------------------------------------------------- */
-
-enum { BAR_BARE, BAR_FIRST_FORM, BAR_CHOSEN = BAR_FIRST_FORM + WEFT_NUM_EXCHANGES, NUM_BARS };
-
-/* Of a form, its best number of chunks. */
-static void fill_bars(const exchange_result *r, weft_spread *bars)
-{
-    for (int i = 0; i < r->num_variants; i++) {
-        const exchange_variant *v = &r->variants[i];
-        const weft_spread ms = weft_spread_ms(&v->time);
-        weft_spread *bar = &bars[v->is_bare ? BAR_BARE : BAR_FIRST_FORM + (int)v->form];
-        if (bar->count == 0 || ms.median < bar->median)
-            *bar = ms;
-        if (i == r->chosen)
-            bars[BAR_CHOSEN] = ms;
-    }
-}
-
-static weft_status exchange_svg(const exchange_report *report, const char *path)
-{
-    weft_spread values[WEFT_BENCH_MAX_SIZES * NUM_BARS] = {{0}};
-    char groups[WEFT_BENCH_MAX_SIZES][32];
-    const char *group_texts[WEFT_BENCH_MAX_SIZES], *labels[NUM_BARS];
-    labels[BAR_BARE] = "bare all-to-all of I/t";
-    labels[BAR_CHOSEN] = "as the model chose";
-    for (int form = 0; form < WEFT_NUM_EXCHANGES; form++)
-        labels[BAR_FIRST_FORM + form] = weft_exchange_text(form);
-    for (int i = 0; i < report->num_results; i++) {
-        size_text(report->results[i].bytes, groups[i]);
-        group_texts[i] = groups[i];
-        fill_bars(&report->results[i], values + (size_t)i * NUM_BARS);
-    }
-    char title[128];
-    snprintf(title, sizeof title, "All-to-all of experts, %d nodes × %d ranks",
-             weft_comm_size(report->rig->between), weft_comm_size(report->rig->inside));
-    weft_bars bars = {.title = title,
-                      .unit = "ms",
-                      .legend =
-                          "groups: I, the bytes that a rank sends; t: ranks of a node; o1_paper "
-                          "to direct: MoNTA's forms, each with its best number of chunks",
-                      .num_groups = report->num_results,
-                      .num_bars = NUM_BARS,
-                      .groups = group_texts,
-                      .labels = labels,
-                      .values = values};
-    return weft_bench_write_svg(&bars, path);
-}
-
 /* --- the verb -------------------------------------------------------------------------------- */
 
 enum { MAX_ROUNDS = 1000 };
@@ -605,7 +555,6 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
          .min = 1, .max = MAX_ROUNDS},
         {"json", NULL, "all numbers as one JSON object on standard output instead of tables",
          .flag = &args->common.json},
-        {"svg", "FILE", "a drawing", .text = &args->common.svg},
     };
     const weft_arguments verb = {
         .verb = "bench all-to-all",
@@ -791,16 +740,6 @@ static weft_status get_cluster(const arguments *args, exchange_rig *rig, weft_cl
     return weft_measure_cluster(rig->world, rig->device, &options, out);
 }
 
-static weft_status write_all(const arguments *args, const exchange_report *report)
-{
-    if (args->common.json)
-        WEFT_TRY(exchange_json(report));
-    if (args->common.svg)
-        WEFT_TRY(exchange_svg(report, args->common.svg));
-    weft_output_tell_written(args->common.svg, args->common.json);
-    return WEFT_OK;
-}
-
 /* Each size is shown as soon as it is measured. */
 static weft_status measure_all(const arguments *args, exchange_rig *rig, exchange_result *results)
 {
@@ -817,7 +756,8 @@ static weft_status measure_all(const arguments *args, exchange_rig *rig, exchang
         WEFT_TRY(
             weft_comm_agree(rig->world, prints ? exchange_print_last(&report, stdout) : WEFT_OK));
     }
-    return weft_comm_agree(rig->world, writes ? write_all(args, &report) : WEFT_OK);
+    const bool is_json = writes && args->common.json;
+    return weft_comm_agree(rig->world, is_json ? exchange_json(&report) : WEFT_OK);
 }
 
 static weft_status run(const arguments *args, weft_comm *world)

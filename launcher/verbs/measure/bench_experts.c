@@ -1,11 +1,9 @@
 /* weft bench experts: one config's experts on the device and beyond it. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/cluster/cluster.h"
 #include "core/log.h"
-#include "core/text.h"
 #include "launcher/arguments/arguments.h"
 #include "launcher/measuring/bench.h"
 #include "launcher/planning/plan.h"

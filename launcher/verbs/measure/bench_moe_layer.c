@@ -178,7 +178,6 @@ static int parse(int argc, char **argv, weft_bench_moe_options *o, weft_arena *a
          .max = WEFT_BENCH_MAX_ROUNDS},
         {"json", NULL, "all numbers as one JSON object on standard output instead of tables",
          .flag = &o->common.json},
-        {"svg", "FILE", "a drawing", .text = &o->common.svg},
         {"trace", "FILE", "rank 0's measured timeline of the best, as SVG", .text = &o->trace},
     };
     const weft_arguments verb = {
@@ -323,29 +322,6 @@ static void report_line(weft_report *r, const weft_bench_point *p)
                     num > 0 ? weft_spread_of(errors, num).median : (double)NAN);
 }
 
-static weft_status write_svg(const weft_bench_moe_options *o, const weft_bench_point *p)
-{
-    static char texts[WEFT_BENCH_MAX_CASES][48];
-    const char *labels[WEFT_BENCH_MAX_CASES], *groups[] = {"forward", "backward", "both"};
-    weft_spread values[3 * WEFT_BENCH_MAX_CASES];
-    for (int i = 0; i < p->num_cases; i++) {
-        labels[i] = weft_bench_case_text(&p->cases[i], texts[i], sizeof texts[i]);
-        for (int k = 0; k < 3; k++)
-            values[k * p->num_cases + i] = weft_spread_ms(&p->cases[i].us[k]);
-    }
-    weft_bars bars = {
-        .title = "one MoE layer",
-        .unit = "ms",
-        .legend = "synchronous: n 1; n: partitions by tokens, else by peers or nodes; s1 to "
-                  "s4: memory reuse; no waits: lanes run the work freely",
-        .num_groups = 3,
-        .num_bars = p->num_cases,
-        .groups = groups,
-        .labels = labels,
-        .values = values};
-    return weft_bench_write_svg(&bars, o->common.svg);
-}
-
 /* --- running ------------------------------------------------------------------------------- */
 
 static weft_status get_cluster(weft_comm *world, const weft_bench_moe_options *o,
@@ -399,10 +375,6 @@ static weft_status run_points(weft_comm *world, const weft_bench_moe_options *o,
     }
     if (o->common.json || is_grid)
         weft_report_close(report);
-    if (!speaks || !o->common.svg)
-        return WEFT_OK;
-    WEFT_TRY(write_svg(o, &p));
-    weft_report_line(report, "wrote %s", o->common.svg);
     return WEFT_OK;
 }
 

@@ -1,8 +1,6 @@
 /* weft calibrate: measures what operations cost here and writes the cluster's file. */
-#include <stdlib.h>
 #include <string.h>
 
-#include "core/file.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/arguments/arguments.h"
@@ -20,7 +18,7 @@ enum { MOST_RANKS_A_CORE = 8 };
 
 typedef struct arguments {
     weft_measure_options measure;
-    const char *out, *svg;
+    const char *out;
     weft_string_list import; /* --import and the operands beside it */
     weft_string_list operands;
     int num_nodes;             /* of --import; 0: the files tell */
@@ -90,12 +88,11 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &args->set},
         {"import", "FILE",
          "measures nothing: takes what FILE... (hwloc's XML, nvidia-smi topo -m, Slurm's "
-         "topology.conf or topology.yaml, nccl-tests' output, a cluster) say",
+         "topology.conf, nccl-tests' output, a cluster) say",
          .texts = &args->import},
         {"nodes", "N", "with --import: how many nodes (what the files tell)",
          .count = &args->num_nodes, .min = 1, .max = 1e6},
         {"out", "CLUSTER", "the file to write", .text = &args->out, .required = true},
-        {"svg", "FILE", "draw the curves and the interference", .text = &args->svg},
         {"json", NULL, "the cluster's JSON on standard output instead of tables",
          .flag = &args->json},
         {"max-bytes", "N", "largest volume of communication and copies (64MiB)",
@@ -145,14 +142,6 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
         code = weft_verb_fail("calibrate");
     }
     return code;
-}
-
-/* Written beside and renamed, as the cluster itself. */
-static weft_status write_svg(const weft_cluster *cluster, const char *path)
-{
-    weft_new_file file;
-    WEFT_TRY(weft_new_file_open(path, &file));
-    return weft_new_file_close(&file, weft_calibrate_draw(cluster, file.file));
 }
 
 /* The model of --for, before ranks meet: each knows how many there are; 0: as many as the mesh has.
@@ -220,17 +209,6 @@ static weft_status folder_of(const char *path, char out[4096])
     return WEFT_OK;
 }
 
-/* Rank 0, before minutes are spent on measuring: whether its results can be written. */
-static weft_status check_outputs(const arguments *args)
-{
-    const weft_line_file files[] = {{"--out", args->out, true}, {"--svg", args->svg, true}};
-    WEFT_TRY(weft_output_try(args->out));
-    if (!args->svg)
-        return WEFT_OK;
-    WEFT_TRY(weft_output_try(args->svg));
-    return weft_output_check(files, 2);
-}
-
 /* Ranks that wait for each other's turns on a core measure the scheduler. */
 static weft_status check_cores(const arguments *args)
 {
@@ -261,14 +239,10 @@ static weft_status show(const arguments *args, const weft_cluster *cluster)
 {
     WEFT_TRY(weft_cluster_write(cluster, args->out));
     weft_calibrate_warn(cluster, stderr);
-    if (args->svg)
-        WEFT_TRY(write_svg(cluster, args->svg));
     if (args->json)
         return weft_cluster_print(cluster, stdout);
     WEFT_TRY(weft_calibrate_print(cluster, args->import.count > 0, stdout));
     printf("\ncluster: %s\n", args->out);
-    if (args->svg)
-        printf("drawing: %s\n", args->svg);
     fflush(stdout);
     return WEFT_OK;
 }
@@ -295,7 +269,7 @@ static weft_status import(const arguments *args, weft_arena *arena)
     }
     WEFT_TRY(weft_import_finish(import, args->num_nodes, args->measure.ranks_per_node,
                                 args->measure.name));
-    WEFT_TRY(check_outputs(args));
+    WEFT_TRY(weft_output_try(args->out));
     for (int i = 0; i < import->num_notes; i++)
         fprintf(stderr, "weft calibrate: %s\n", import->notes[i]);
     return show(args, &import->cluster);
@@ -307,7 +281,7 @@ static weft_status calibrate(arguments *args, weft_comm *world)
     bool speaks = weft_comm_rank(world) == 0;
     weft_device *device = NULL;
     weft_cluster cluster;
-    weft_status status = speaks ? check_outputs(args) : WEFT_OK;
+    weft_status status = speaks ? weft_output_try(args->out) : WEFT_OK;
     if (status == WEFT_OK)
         status = folder_of(args->out, args->folder);
     if (!args->measure.storage)
@@ -354,7 +328,7 @@ int weft_verb_calibrate(int argc, char **argv, const weft_verb_given *given)
         code = 0;
         status = check_cores(&args);
         if (status == WEFT_OK)
-            status = check_outputs(&args);
+            status = weft_output_try(args.out);
         if (status == WEFT_OK)
             status = weft_launch_mpirun(args.mesh.world, argc + 1, argv - 1, NULL, &code);
         if (status != WEFT_OK)

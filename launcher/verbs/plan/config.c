@@ -1,6 +1,5 @@
 /* weft config: the keys of the config, by their tables. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/quantity.h"

@@ -1,7 +1,6 @@
 /* weft plan all-to-all: what MoNTA's forms of one all-to-all take on a cluster, by Weft's equations
  * or by the paper's as printed. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "core/cluster/cluster.h"
 #include "core/text.h"

@@ -1,7 +1,6 @@
 /* weft plan moe-layer: every number of partitions and memory reuse of one MoE layer, priced as a
  * plan prices it, and what of them fits and is fastest. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "core/cluster/cluster.h"
 #include "core/text.h"

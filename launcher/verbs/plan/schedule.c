@@ -1,6 +1,5 @@
 /* weft schedule: prints, prices and draws the programs of a config's step, of its passes or inside
  * its layers. No ranks, no data, no device. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/text.h"
