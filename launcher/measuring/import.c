@@ -5,6 +5,7 @@
 
 #include "core/text.h"
 #include "launcher/measuring/import_internal.h"
+#include "launcher/measuring/import_slurm_yaml.h"
 
 void weft_import_start(weft_import *import)
 {
@@ -28,6 +29,8 @@ static format recognize(const char *text)
         return CLUSTER;
     if (text[strspn(text, " \t\r\n")] == '<')
         return HWLOC;
+    if (weft_slurm_is_yaml(text))
+        return SLURM;
     weft_import_lines lines = {.next = text};
     while (weft_import_next_line(&lines)) {
         char first[WEFT_IMPORT_WORD_BYTES], second[WEFT_IMPORT_WORD_BYTES];
@@ -76,8 +79,8 @@ static weft_status take(weft_import *import, const char *file, const char *text,
         break;
     }
     return WEFT_ERROR(WEFT_CONFIG,
-                      "%s:1: not hwloc's XML, nvidia-smi topo -m, a topology.conf, the output of "
-                      "nccl-tests or a cluster's file",
+                      "%s:1: not hwloc's XML, nvidia-smi topo -m, a topology.conf or "
+                      "topology.yaml, the output of nccl-tests or a cluster's file",
                       file);
 }
 

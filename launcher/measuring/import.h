@@ -1,6 +1,7 @@
 /* A cluster from what other tools say of it: hwloc's XML, `nvidia-smi topo -m`, Slurm's
- * topology.conf, the output of nccl-tests, and a cluster's own file, whose numbers the others
- * replace. Each is recognized by its content. What no file tells stays out and is noted. Pure.
+ * topology.conf or topology.yaml, the output of nccl-tests, and a cluster's own file, whose numbers
+ * the others replace. Each is recognized by its content. What no file tells stays out and is noted.
+ * Pure.
  *
  * Errors: WEFT_CONFIG, one line with file and line. */
 #ifndef WEFT_LAUNCHER_MEASURING_IMPORT_H

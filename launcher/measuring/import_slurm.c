@@ -1,5 +1,4 @@
-/* Slurm's topology.conf, or what `scontrol show topology` prints: a tree of switches, or blocks, as
- * levels of the network.
+/* Slurm's topology.conf, or topology.yaml: a tree of switches, or blocks, as levels of the network.
  *
  * Slurm takes a node below several leaf switches (rails), and switches that no root joins; it
  * warns, and no job of its spans what no switch joins (topology.conf(5), topology/tree). */
@@ -11,6 +10,7 @@
 #include "core/options/options.h"
 #include "core/text.h"
 #include "launcher/measuring/import_internal.h"
+#include "launcher/measuring/import_slurm_yaml.h"
 
 enum { MAX_NAMES = 1 << 17, MAX_SWITCHES = 1 << 16, MAX_HEIGHTS = 16, MAX_NAME_BYTES = 256 };
 
@@ -23,10 +23,10 @@ typedef struct a_switch {
     const char *name;
     int line;
     names nodes, switches;
-    bool is_block, is_above; /* above: by its Level, of other switches */
-    int height;              /* 1: joins nodes; 0: not known yet; -1: being found out */
-    int num_nodes;           /* below it, each once */
-    int seen;                /* the last walk that came by */
+    bool is_block;
+    int height;    /* 1: joins nodes; 0: not known yet; -1: being found out */
+    int num_nodes; /* below it, each once */
+    int seen;      /* the last walk that came by */
 } a_switch;
 
 typedef struct a_node {
@@ -48,6 +48,7 @@ typedef struct reader {
     int num_heights, num_walks;
     int sizes[MAX_HEIGHTS]; /* BlockSizes */
     int num_sizes;
+    a_switch *yaml_switch; /* whose settings topology.yaml has now */
 } reader;
 
 /* --- names and lists of them --------------------------------------------------------------- */
@@ -191,8 +192,7 @@ static bool is_setting(const char *key, size_t bytes, const a_switch *s)
 {
     const bool is_name = is_key(key, bytes, "SwitchName") || is_key(key, bytes, "BlockName");
     const bool is_list = is_key(key, bytes, "Nodes") || is_key(key, bytes, "Switches") ||
-                         is_key(key, bytes, "LinkSpeed") || is_key(key, bytes, "Level") ||
-                         is_key(key, bytes, "BlockIndex");
+                         is_key(key, bytes, "LinkSpeed");
     return is_key(key, bytes, "BlockSizes") || (s ? is_list : is_name);
 }
 
@@ -201,14 +201,12 @@ static weft_status take_setting(reader *r, const char *key, size_t key_bytes, co
 {
     if (is_key(key, key_bytes, "BlockSizes"))
         return read_sizes(r, value, bytes);
-    if (is_key(key, key_bytes, "Level"))
-        (*s)->is_above = bytes > 0 && *value != '0';
-    if (is_key(key, key_bytes, "Nodes")) /* scontrol prints also those of the switches below */
-        return (*s)->is_above ? WEFT_OK : expand_all(r, value, bytes, &(*s)->nodes);
+    if (is_key(key, key_bytes, "Nodes"))
+        return expand_all(r, value, bytes, &(*s)->nodes);
     if (is_key(key, key_bytes, "Switches"))
         return expand_all(r, value, bytes, &(*s)->switches);
-    if (*s)
-        return WEFT_OK; /* LinkSpeed: Slurm does not use it either */
+    if (is_key(key, key_bytes, "LinkSpeed"))
+        return WEFT_OK; /* which Slurm does not use either */
     return start_switch(r, is_key(key, key_bytes, "BlockName"), value, bytes, s);
 }
 
@@ -228,6 +226,20 @@ static weft_status read_pair(reader *r, const char *word, size_t bytes, a_switch
                       name, nearest && strcasecmp(nearest, name) != 0 ? "; did you mean " : "",
                       nearest && strcasecmp(nearest, name) != 0 ? nearest : "",
                       nearest && strcasecmp(nearest, name) != 0 ? "?" : "");
+}
+
+/* topology.yaml's switch or block begins with its name. */
+static weft_status take_yaml(void *ctx, int line, const char *key, const char *value, size_t bytes)
+{
+    reader *r = ctx;
+    r->line = line;
+    if (strcmp(key, "SwitchName") == 0 || strcmp(key, "BlockName") == 0)
+        r->yaml_switch = NULL;
+    if (!is_setting(key, strlen(key), r->yaml_switch))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s:%d: topology.yaml: a switch or block begins with its name", r->file,
+                          line);
+    return take_setting(r, key, strlen(key), value, bytes, &r->yaml_switch);
 }
 
 /* A line, or several of which all but the last end with \. */
@@ -450,7 +462,10 @@ weft_status weft_import_slurm(weft_import *import, const char *file, const char 
 {
     reader r = {.file = file, .arena = arena};
     char where[256];
-    WEFT_TRY(read_lines(&r, text));
+    if (weft_slurm_is_yaml(text))
+        WEFT_TRY(weft_slurm_yaml_read(import, file, text, take_yaml, &r));
+    else
+        WEFT_TRY(read_lines(&r, text));
     WEFT_TRY(sort_switches(&r));
     for (int i = 0; i < r.count; i++)
         WEFT_TRY(find_height(&r, &r.switches[i], 0));

@@ -30,6 +30,18 @@ static const char rails[] = "SwitchName=r0l0 Nodes=n[0-2]\nSwitchName=r1l0 Nodes
                             "SwitchName=r0l1 Nodes=n[3-5]\nSwitchName=r1l1 Nodes=n[3-5]\n"
                             "SwitchName=top Switches=r0l0,r1l0,r0l1,r1l1\n";
 
+static const char yaml_tree[] = "--- # of two racks\n- topology: topo1\n  cluster_default: True\n"
+                                "  tree:\n    switches:\n      - switch: root # above all\n"
+                                "        children: s[1-2]\n\n      - switch: s1\n"
+                                "        nodes: \"n[01-03]\"\n      - switch: s2\n"
+                                "        nodes: 'n[04-05],x'\n";
+
+static const char yaml_blocks[] =
+    "- topology: topo1\n  tree:\n    switches:\n    - switch: sw_root\n      nodes: n[01-04]\n"
+    "- topology: topo2\n  cluster_default: true\n  block:\n    block_sizes:\n      - 4\n"
+    "      - 8\n    blocks:\n    - block: b1\n      nodes: n[01-04]\n    - block: b2\n"
+    "      nodes: n[05-08]\n- topology: topo3\n  flat: True\n";
+
 static const char blocks[] = "BlockName=b1 Nodes=n[0-3]\nBlockName=b2 Nodes=n[4-7]\n"
                              "BlockSizes=4,8\n";
 
@@ -229,23 +241,21 @@ CASE(rails_and_trees_without_a_root_are_read)
     assert_note(import, "taken are the 8 below s, the most");
 }
 
-/* Of the upper switch nodes that lie below the others, too. */
-CASE(what_scontrol_prints_is_read)
+CASE(slurm_yaml_is_read)
 {
-    weft_import *import =
-        imported("topology.txt",
-                 "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-2]\n"
-                 "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[3-5]\n"
-                 "SwitchName=s2 Level=1 LinkSpeed=1 Nodes=n[0-5] Switches=s[0-1]\n",
-                 0, 4);
+    weft_import *import = imported("topology.yaml", yaml_tree, 0, 4);
     assert_tree(import, 6, 3, 6);
-    for (int i = 0; i < import->num_notes; i++)
-        assert_null(strstr(import->notes[i], "rails"));
-    import = imported("topology.txt",
-                      "BlockName=b1 BlockIndex=0 Nodes=n[0-3]\nBlockName=b2 BlockIndex=1 "
-                      "Nodes=n[4-7]\n",
+    /* The manual's form; what is the cluster's default is taken. */
+    import = imported("topology.yaml", yaml_blocks, 0, 4);
+    assert_tree(import, 8, 4, 8);
+    assert_note(import, "of 3 topologies topo2 is taken (cluster_default)");
+    import = imported("y",
+                      "- topology: a\n  block:\n    block_sizes: [2,  4 ]\n    blocks:\n"
+                      "    - block: b\n      nodes: n[0-1]\n    - block: c\n      nodes: n[2-3]\n"
+                      "- topology: b\n  flat: true\n",
                       0, 4);
-    assert_int_equal(import->cluster.num_nodes, 8);
+    assert_int_equal(import->cluster.num_levels, 2);
+    assert_note(import, "of 2 topologies a is taken, the first");
 }
 
 CASE(xml_gives_a_node)
@@ -314,6 +324,8 @@ CASE(tests_give_curves)
     assert_note(import, "left out");
 }
 
+#define YAML "- topology: t\n  tree:\n    switches:\n"
+
 CASE(wrong_files_are_one_line)
 {
     static const struct {
@@ -345,6 +357,21 @@ CASE(wrong_files_are_one_line)
         {"SwitchName=a Node=n\n", "f:1: \"Node\" is not expected here; did you mean Nodes?"},
         {"SwitchName=a Nodes=n\nBlockSizes=x\n", "f:2: BlockSizes: \"x\""},
         {"SwitchName=a Nodes=n[0-99999],m[0-99999],o[0-99999]\n", "f:1: more than"},
+        {"- topology: t\n  flat: true\n", "f:1: topology.yaml: t has no switches and no blocks"},
+        {"- topology: t\n  trees:\n", "f:2: topology.yaml: \"trees\" is not expected here; did you "
+                                      "mean tree?"},
+        {YAML "    - switch: a\n      nods: n\n", "f:5: topology.yaml: \"nods\" is not expected"},
+        {YAML "    - nodes: n\n", "f:4: topology.yaml: a switch or block begins with its name"},
+        {YAML "    - switch: a\n      nodes: [n1, n2]\n", "f:5: topology.yaml: lists in brackets"},
+        {YAML "    - switch: a\n     nodes: n\n", "f:5: topology.yaml: this stands under no line"},
+        {YAML "    - switch: a\n\tnodes: n\n", "f:5: topology.yaml: a tab"},
+        {YAML "    - switch: a\n      nodes: \"n\n", "f:5: topology.yaml: a quote without"},
+        {YAML "    - switch: a\n      nodes:\n", "f:5: topology.yaml: nodes has no value"},
+        {YAML "    - switch: a\n      nodes\n", "f:5: topology.yaml: neither \"key: value\""},
+        {YAML "    - switch: a\n      children: b\n", "f:4: a: no switch b"},
+        {"- topology: t\n  tree:\n  - switch: a\n", "f:3: topology.yaml: this belongs to no key"},
+        {"- topology: t\n  block:\n    block_sizes: [4 8]\n",
+         "f:3: topology.yaml: block_sizes: no"},
         {HEADER " 1024 256 float sum -1 20.0 0.05 0.08 0 20.0 0.05 0.08 0\n", "f:5: no lines with"},
         {ONE_NODE HEADER, "f:9: a table without sizes"},
         {ONE_NODE HEADER " 1024 256 float sum -1 x 0.05 0.08 0 20.0 0.05 0.08 0\n",

@@ -88,7 +88,7 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &args->set},
         {"import", "FILE",
          "measures nothing: takes what FILE... (hwloc's XML, nvidia-smi topo -m, Slurm's "
-         "topology.conf, nccl-tests' output, a cluster) say",
+         "topology.conf or topology.yaml, nccl-tests' output, a cluster) say",
          .texts = &args->import},
         {"nodes", "N", "with --import: how many nodes (what the files tell)",
          .count = &args->num_nodes, .min = 1, .max = 1e6},
