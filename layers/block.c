@@ -8,6 +8,7 @@
 #include "core/device/device.h"
 #include "layers/layers.h"
 #include "layers/pass/parts.h"
+#include "layers/pass/pass.h"
 
 typedef struct block_state {
     weft_tensor x; /* borrowed: the block's input */
@@ -74,17 +75,17 @@ static bool drops(const weft_block *b, const weft_pass *pass)
     return b->common.options.hidden_dropout > 0 && weft_pass_training(pass);
 }
 
-/* One part, those of the MLP, and one more. */
-static weft_part_kind block_part_kind(const weft_layer *layer, weft_pass *pass, bool backward,
-                                      int part)
+/* The MLP's, of which the first and the last have the rest, too. */
+static bool block_part_at(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                          bool backward, int part, weft_body_part *out)
 {
-    const weft_layer *mlp = ((const weft_block *)layer)->mlp;
-    const weft_part_kind of_mlp =
-        part > 0 ? weft_part_kind_of(mlp, pass, backward, part - 1) : WEFT_PART_COMPUTES;
-    if (of_mlp != WEFT_PART_NONE)
-        return of_mlp;
-    return weft_part_kind_of(mlp, pass, backward, part - 2) != WEFT_PART_NONE ? WEFT_PART_COMPUTES
-                                                                              : WEFT_PART_NONE;
+    return weft_part_at(((const weft_block *)layer)->mlp, model, pass, backward, part, out);
+}
+
+static bool is_last(const weft_layer *layer, weft_pass *pass, bool backward, int part)
+{
+    weft_body_part behind;
+    return !block_part_at(layer, pass->model, pass, backward, part + 1, &behind);
 }
 
 /* What a norm behind a branch will read, if there is one. */
@@ -150,17 +151,17 @@ static weft_status add_residual(weft_block *b, weft_pass *pass, block_state *sta
                           : add(pass, y, &state->middle, y);
 }
 
-static weft_status block_forward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *x,
-                                 weft_tensor *y)
+static weft_status block_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                                 const weft_tensor *x, weft_tensor *y)
 {
     weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
+    const bool ends = is_last(layer, pass, false, part);
     if (part == 0)
-        return attend(b, pass, state, x);
-    return weft_part_kind_of(b->mlp, pass, false, part - 1) != WEFT_PART_NONE
-               ? weft_part_forward(b->mlp, pass, part - 1, mlp_input(b, pass, state),
-                                   b->after2.weight ? &state->branch2 : y)
-               : add_residual(b, pass, state, y);
+        WEFT_TRY(attend(b, pass, state, x));
+    WEFT_TRY(weft_part_forward(b->mlp, pass, part, lane, mlp_input(b, pass, state),
+                               b->after2.weight ? &state->branch2 : y));
+    return ends ? add_residual(b, pass, state, y) : WEFT_OK;
 }
 
 /* --- the second half of a backward in two: before the MLP's, and before attention's ------------
@@ -257,16 +258,16 @@ static weft_status end_backward(weft_layer *layer, weft_pass *pass, const weft_t
     return WEFT_OK;
 }
 
-static weft_status block_backward(weft_layer *layer, weft_pass *pass, int part,
+static weft_status block_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
                                   const weft_tensor *dy, weft_tensor *dx)
 {
     weft_layer *mlp = ((weft_block *)layer)->mlp;
     block_state *state = weft_pass_state(pass, layer);
+    const bool ends = is_last(layer, pass, true, part);
     if (part == 0)
-        return begin_backward(layer, pass, dy);
-    return weft_part_kind_of(mlp, pass, true, part - 1) != WEFT_PART_NONE
-               ? weft_part_backward(mlp, pass, part - 1, &state->dnormed, &state->branch)
-               : end_backward(layer, pass, dy, dx);
+        WEFT_TRY(begin_backward(layer, pass, dy));
+    WEFT_TRY(weft_part_backward(mlp, pass, part, lane, &state->dnormed, &state->branch));
+    return ends ? end_backward(layer, pass, dy, dx) : WEFT_OK;
 }
 
 static void block_destroy(weft_layer *layer)
@@ -277,7 +278,7 @@ static void block_destroy(weft_layer *layer)
     free(layer);
 }
 
-static const weft_layer_parts block_parts = {block_part_kind, block_forward, block_backward};
+static const weft_layer_parts block_parts = {block_part_at, block_forward, block_backward};
 
 static const weft_layer_ops block_ops = {
     .struct_bytes = sizeof block_ops,

@@ -633,7 +633,7 @@ weft_status weft_context_backward(weft_context_runtime *r, weft_lane *compute,
 
 weft_executor *weft_context_executor(weft_context_runtime *r)
 {
-    return &r->runner.strands[0].executor;
+    return &r->runner.executor;
 }
 
 static weft_status make_programs(weft_context_runtime *r)
@@ -643,7 +643,7 @@ static weft_status make_programs(weft_context_runtime *r)
     if (!weft_device_is_note(r->runner.device))
         WEFT_TRY(weft_program_context_check(&r->plan, &r->programs[0], &r->programs[1]));
     WEFT_TRY(weft_runner_memory(&r->arena, r->programs, r->memory));
-    bind_tasks(&r->runner.strands[0].executor);
+    bind_tasks(&r->runner.executor);
     return weft_runner_prepare(&r->runner, r->programs, 2);
 }
 

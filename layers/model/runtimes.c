@@ -74,6 +74,7 @@ weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeli
                                         const weft_program programs[2])
 {
     WEFT_TRY(weft_model_set_moe_pipeline(model, pipeline));
-    return weft_model_moe_exchanges(model) ? weft_moe_runtime_replace(model->moe, programs)
-                                           : WEFT_OK;
+    if (weft_model_moe_exchanges(model))
+        weft_moe_runtime_replace(model->moe, programs);
+    return WEFT_OK;
 }

@@ -7,6 +7,7 @@
  * first one's size where an all-gather needs equal shares. */
 #include "layers/moe/internal.h"
 #include "layers/moe/moe.h"
+#include "layers/pass/note.h"
 #include "layers/pass/pass.h"
 #include "schedule/operands.h"
 
@@ -217,6 +218,7 @@ weft_status weft_moe_exchange(weft_pass *pass, weft_lane *lane, const void *send
 {
     const weft_groups *groups = weft_pass_groups(pass);
     weft_exchange_memory memory = {.context = pass, .device = scratch, .host = host};
+    weft_note_tasks(pass, NULL, &pass->model->moe->exchanging.executor);
     return weft_moe_exchange_over(pass->model->moe, groups->by_axis[WEFT_AXIS_EP],
                                   groups->by_axis[WEFT_AXIS_ETP], &memory, lane, send, send_bytes,
                                   recv, recv_bytes);

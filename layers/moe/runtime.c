@@ -9,12 +9,19 @@
 static weft_status create_lanes(weft_moe_runtime *r)
 {
     /* Threads of communication have priority over those that copy. */
-    static const weft_runner_lane rows[] = {
-        {WEFT_LANE_EXPERT, 0, "expert"},
-        {WEFT_LANE_OFFLOAD, 1, "offload"},
-        {WEFT_LANE_PREFETCH, 1, "prefetch"},
-    };
-    return weft_runner_create_lanes(&r->runner, rows, sizeof rows / sizeof *rows);
+    WEFT_TRY(weft_lane_create(r->device, 0, "expert", &r->lanes[WEFT_LANE_EXPERT]));
+    WEFT_TRY(weft_lane_create(r->device, 1, "offload", &r->lanes[WEFT_LANE_OFFLOAD]));
+    return weft_lane_create(r->device, 1, "prefetch", &r->lanes[WEFT_LANE_PREFETCH]);
+}
+
+void weft_moe_runtime_lanes(const weft_moe_runtime *r, weft_lane *compute,
+                            weft_lane *lanes[WEFT_NUM_LANES])
+{
+    const weft_moe_pipeline *p = &r->current->pipeline;
+    const bool is_synchronous = p->num_partitions == 1 && !p->reuse && !p->beside;
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        if (r->lanes[i] && !lanes[i])
+            lanes[i] = is_synchronous ? compute : r->lanes[i];
 }
 
 /* Forms without chunks have nothing to cut. */
@@ -29,7 +36,7 @@ static weft_status create_exchange(weft_moe_runtime *r)
     int num_chunks = r->options.num_chunks > 0 ? r->options.num_chunks : 1;
     WEFT_TRY(weft_program_exchange(form, num_chunks, &r->arena, &r->exchange_program));
     WEFT_TRY(weft_program_exchange_check(form, num_chunks, &r->exchange_program));
-    weft_moe_bind_exchange_tasks(&r->exchanging.strands[0].executor);
+    weft_moe_bind_exchange_tasks(&r->exchanging.executor);
     WEFT_TRY(weft_runner_create_lanes(&r->exchanging, rows, sizeof rows / sizeof *rows));
     return weft_runner_prepare(&r->exchanging, &r->exchange_program, 1);
 }
@@ -37,8 +44,6 @@ static weft_status create_exchange(weft_moe_runtime *r)
 static weft_status init(weft_moe_runtime *r)
 {
     weft_moe_pipeline pipeline = r->options.pipeline;
-    for (int k = 0; k < WEFT_RUNNER_STRANDS; k++)
-        weft_moe_bind_tasks(&r->runner.strands[k].executor);
     if (r->exchange) {
         WEFT_TRY(create_lanes(r));
         WEFT_TRY(create_exchange(r));
@@ -57,7 +62,7 @@ weft_status weft_moe_runtime_create(weft_device *device, const weft_moe_options 
     weft_moe_runtime *r = calloc(1, sizeof *r);
     if (!r)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the MoE layers' programs");
-    r->runner.device = r->exchanging.device = device;
+    r->device = r->exchanging.device = device;
     r->options = *options;
     r->exchange = exchange;
     if (options->num_chunks > 0)
@@ -75,7 +80,8 @@ void weft_moe_runtime_destroy(weft_moe_runtime *r)
 {
     if (!r)
         return;
-    weft_runner_release(&r->runner);
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        weft_lane_destroy(r->lanes[i]);
     weft_runner_release(&r->exchanging);
     weft_arena_release(&r->arena);
     free(r);
@@ -85,7 +91,10 @@ weft_status weft_moe_runtime_reserve(const weft_moe_runtime *r, const weft_comm 
                                      weft_lane *compute, size_t bytes)
 {
     WEFT_TRY(weft_runner_reserve(&r->exchanging, ep, compute, bytes));
-    return weft_runner_reserve(&r->runner, ep, compute, bytes);
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        if (r->lanes[i])
+            WEFT_TRY(weft_comm_reserve(ep, r->lanes[i], bytes));
+    return WEFT_OK;
 }
 
 /* Makes programs and checks them before they run. */
@@ -95,11 +104,11 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
     plan->pipeline = *pipeline;
     for (int backward = 0; backward < 2; backward++)
         WEFT_TRY(weft_program_moe(pipeline, backward, &r->arena, &plan->programs[backward]));
-    if (!weft_device_is_note(r->runner.device))
+    if (!weft_device_is_note(r->device))
         WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
-    for (int k = 0; k < WEFT_RUNNER_STRANDS; k++)
+    for (int k = 0; k < 2; k++)
         WEFT_TRY(weft_runner_memory(&r->arena, plan->programs, plan->memory[k]));
-    return weft_runner_prepare(&r->runner, plan->programs, 2);
+    return WEFT_OK;
 }
 
 weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *asked)
@@ -118,10 +127,9 @@ weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *a
     return WEFT_OK;
 }
 
-weft_status weft_moe_runtime_replace(weft_moe_runtime *r, const weft_program programs[2])
+void weft_moe_runtime_replace(weft_moe_runtime *r, const weft_program programs[2])
 {
     r->replaced = *r->current;
     memcpy(r->replaced.programs, programs, sizeof r->replaced.programs);
     r->current = &r->replaced;
-    return weft_runner_prepare(&r->runner, programs, 2);
 }

@@ -673,18 +673,12 @@ static weft_status run_counts(void *context, const weft_task *task, weft_lane *l
 
 /* --- the whole ----------------------------------------------------------------------------- */
 
-void weft_moe_bind_tasks(weft_executor *executor)
-{
-    executor->inner = WEFT_INNER_EXPERTS;
-    executor->run[WEFT_TASK_COUNTS] = run_counts;
-    executor->run[WEFT_TASK_PERMUTE] = run_permute;
-    executor->run[WEFT_TASK_DISPATCH] = run_dispatch;
-    executor->run[WEFT_TASK_EXPERT] = run_expert;
-    executor->run[WEFT_TASK_COMBINE] = run_combine;
-    executor->run[WEFT_TASK_RECOMPUTE] = run_expert;
-    executor->run[WEFT_TASK_OFFLOAD] = run_copy;
-    executor->run[WEFT_TASK_PREFETCH] = run_copy;
-}
+static const weft_task_function functions[WEFT_NUM_TASK_KINDS] = {
+    [WEFT_TASK_COUNTS] = run_counts,     [WEFT_TASK_PERMUTE] = run_permute,
+    [WEFT_TASK_DISPATCH] = run_dispatch, [WEFT_TASK_EXPERT] = run_expert,
+    [WEFT_TASK_COMBINE] = run_combine,   [WEFT_TASK_RECOMPUTE] = run_expert,
+    [WEFT_TASK_OFFLOAD] = run_copy,      [WEFT_TASK_PREFETCH] = run_copy,
+};
 
 static work *start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const weft_tensor *rows,
                    bool backward)
@@ -694,39 +688,14 @@ static work *start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const we
                          .state = state,
                          .program = &state->plan->programs[backward],
                          .memory = state->plan->memory[pass->backward][backward],
-                         .rows = *rows,
-                         .strand = pass->backward};
+                         .rows = *rows};
     return &state->work;
 }
 
-/* Tasks of the compute lane are parts of the layer; the expert lane's are exchanges. */
-static const int tracks[WEFT_NUM_LANES] = {
-    [WEFT_LANE_COMPUTE] = WEFT_TRACK_PARTS,
-    [WEFT_LANE_EXPERT] = WEFT_TRACK_EXCHANGE,
-    [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
-    [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH,
-};
-
-static bool is_synchronous(const weft_moe *m, const weft_moe_pipeline *pipeline)
+void weft_moe_begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                            const weft_tensor *rows)
 {
-    return !m->dims.exchange || (pipeline->num_partitions == 1 &&
-                                 pipeline->reuse == WEFT_REUSE_NONE && !pipeline->beside);
-}
-
-static weft_status begin(work *w)
-{
-    weft_moe_runtime *runtime = w->pass->model->moe;
-    const bool synchronous = is_synchronous(w->m, &w->state->plan->pipeline);
-    weft_note_tasks(w->pass, tracks, &runtime->runner.strands[w->strand].executor);
-    weft_note_tasks(w->pass, NULL, &runtime->exchanging.strands[0].executor);
-    return weft_runner_begin(&runtime->runner, w->strand, w->program, weft_pass_lane(w->pass),
-                             synchronous, w);
-}
-
-weft_status weft_moe_begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                   const weft_tensor *rows)
-{
-    return begin(start(m, pass, state, rows, false));
+    start(m, pass, state, rows, false);
 }
 
 weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
@@ -740,34 +709,30 @@ weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state
     WEFT_TRY(
         take_answer(w, WEFT_SLOT_DT_DI)); /* in place: nobody needs dT_DO when dT_DI is written */
     WEFT_TRY(take_expert_rows(w, true));
-    if (weft_pass_defers(pass)) {
-        WEFT_TRY(weft_pass_deferred(pass, rows->dtype, state->cut.num_rows, m->dims.ffn,
-                                    &state->held.act));
-        WEFT_TRY(weft_pass_deferred(pass, rows->dtype, state->cut.num_rows, rows->dims[1],
-                                    &state->held.dout));
-    }
-    return begin(w);
+    if (!weft_pass_defers(pass))
+        return WEFT_OK;
+    WEFT_TRY(
+        weft_pass_deferred(pass, rows->dtype, state->cut.num_rows, m->dims.ffn, &state->held.act));
+    return weft_pass_deferred(pass, rows->dtype, state->cut.num_rows, rows->dims[1],
+                              &state->held.dout);
 }
 
-weft_status weft_moe_run_task(weft_moe_state *state)
+/* On a timeline tasks of the compute lane are parts of the layer; the expert lane's are exchanges.
+ */
+weft_status weft_moe_run_task(weft_moe_state *state, const weft_task *task, weft_lane *lane)
 {
-    return weft_runner_task(&state->work.pass->model->moe->runner, state->work.strand);
-}
-
-weft_status weft_moe_end(weft_moe_state *state)
-{
-    return weft_runner_end(&state->work.pass->model->moe->runner, state->work.strand);
-}
-
-const weft_program *weft_moe_program(const weft_moe *m, weft_pass *pass, bool backward)
-{
-    const weft_moe_state *state = weft_pass_state(pass, &m->common.base);
-    return &(backward ? state->plan : pass->model->moe->current)->programs[backward];
-}
-
-bool weft_moe_task_travels(const weft_moe *m, const weft_program *program, uint32_t index)
-{
-    return m->dims.exchange && program->tasks[index].lane != WEFT_LANE_COMPUTE;
+    static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_PARTS,
+                                               [WEFT_LANE_EXPERT] = WEFT_TRACK_EXCHANGE,
+                                               [WEFT_LANE_OFFLOAD] = WEFT_NO_TRACK,
+                                               [WEFT_LANE_PREFETCH] = WEFT_NO_TRACK};
+    work *w = &state->work;
+    size_t note;
+    WEFT_TRY(weft_note_task_begin(w->pass, lane, task, tracks[task->lane], &note));
+    const weft_note_scope scope = weft_note_task(lane, WEFT_INNER_EXPERTS, task->kind, task->flow);
+    const weft_status status = functions[task->kind](w, task, lane);
+    weft_note_leave(lane, scope);
+    WEFT_TRY(status);
+    return weft_note_task_end(w->pass, lane, tracks[task->lane], note);
 }
 
 /* A partition's rows of a tensor of all. */
