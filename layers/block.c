@@ -75,17 +75,21 @@ static bool drops(const weft_block *b, const weft_pass *pass)
     return b->common.options.hidden_dropout > 0 && weft_pass_training(pass);
 }
 
-/* The MLP's, of which the first and the last have the rest, too. */
-static bool block_part_at(const weft_layer *layer, const weft_model *model, weft_pass *pass,
-                          bool backward, int part, weft_body_part *out)
+/* Forward attention's, then the MLP's; backward the MLP's first. */
+static int block_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                        bool backward, weft_inside out[WEFT_MAX_INSIDE])
 {
-    return weft_part_at(((const weft_block *)layer)->mlp, model, pass, backward, part, out);
+    const weft_block *b = (const weft_block *)layer;
+    const int count =
+        weft_layer_inside(backward ? b->mlp : b->attention, model, pass, backward, out);
+    return count +
+           weft_layer_inside(backward ? b->attention : b->mlp, model, pass, backward, out + count);
 }
 
-static bool is_last(const weft_layer *layer, weft_pass *pass, bool backward, int part)
+/* The number of the last part of what comes first, which is the first of what comes then. */
+static int turn_of(const weft_layer *first, weft_pass *pass, bool backward)
 {
-    weft_body_part behind;
-    return !block_part_at(layer, pass->model, pass, backward, part + 1, &behind);
+    return weft_layer_count_parts(first, pass->model, pass, backward) - 1;
 }
 
 /* What a norm behind a branch will read, if there is one. */
@@ -117,27 +121,38 @@ static weft_status add(weft_pass *pass, const weft_tensor *a, const weft_tensor 
     return WEFT_OK;
 }
 
-static weft_status attend(weft_block *b, weft_pass *pass, block_state *state, const weft_tensor *x)
+static weft_status begin_forward(weft_block *b, weft_pass *pass, block_state *state,
+                                 const weft_tensor *x)
 {
-    const weft_tensor *normed = weft_pass_normed(pass);
     state->x = *x;
     WEFT_TRY_AS(weft_pass_lane(pass), "middle",
                 weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->middle));
+    if (b->norm1.weight)
+        WEFT_TRY(
+            weft_norm_run(pass, &b->norm1, x, NULL, NULL, weft_pass_normed(pass), &state->stats1));
+    return take_branch(pass, &b->after1, x, &state->branch1);
+}
 
-    const bool before = b->norm1.weight, after = b->after1.weight;
-    if (before)
-        WEFT_TRY(weft_norm_run(pass, &b->norm1, x, NULL, NULL, normed, &state->stats1));
-    WEFT_TRY(take_branch(pass, &b->after1, x, &state->branch1));
-    WEFT_TRY(weft_layer_forward(b->attention, pass, before ? normed : x,
-                                after ? &state->branch1 : &state->middle));
-    if (after)
+static weft_status attend(weft_block *b, weft_pass *pass, block_state *state, int part,
+                          weft_lane *lane, const weft_tensor *x)
+{
+    return weft_part_forward(b->attention, pass, part, lane,
+                             b->norm1.weight ? weft_pass_normed(pass) : x,
+                             b->after1.weight ? &state->branch1 : &state->middle);
+}
+
+/* Between attention and MLP. */
+static weft_status end_attention(weft_block *b, weft_pass *pass, block_state *state,
+                                 const weft_tensor *x)
+{
+    if (b->after1.weight)
         WEFT_TRY(weft_norm_run(pass, &b->after1, &state->branch1, NULL, NULL, &state->middle,
                                &state->after1));
     if (drops(b, pass))
         WEFT_TRY(drop(b, pass, 0, &state->middle, NULL, &state->middle));
-    if (before)
-        WEFT_TRY(weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, normed,
-                               &state->stats2));
+    if (b->norm1.weight)
+        WEFT_TRY(weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle,
+                               weft_pass_normed(pass), &state->stats2));
     else
         WEFT_TRY(add(pass, &state->middle, x, &state->middle));
     return take_branch(pass, &b->after2, x, &state->branch2);
@@ -156,12 +171,17 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, int part, w
 {
     weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
-    const bool ends = is_last(layer, pass, false, part);
+    const int turn = turn_of(b->attention, pass, false), last = turn + turn_of(b->mlp, pass, false);
     if (part == 0)
-        WEFT_TRY(attend(b, pass, state, x));
-    WEFT_TRY(weft_part_forward(b->mlp, pass, part, lane, mlp_input(b, pass, state),
-                               b->after2.weight ? &state->branch2 : y));
-    return ends ? add_residual(b, pass, state, y) : WEFT_OK;
+        WEFT_TRY(begin_forward(b, pass, state, x));
+    if (part <= turn)
+        WEFT_TRY(attend(b, pass, state, part, lane, x));
+    if (part == turn)
+        WEFT_TRY(end_attention(b, pass, state, x));
+    if (part >= turn)
+        WEFT_TRY(weft_part_forward(b->mlp, pass, part - turn, lane, mlp_input(b, pass, state),
+                                   b->after2.weight ? &state->branch2 : y));
+    return part == last ? add_residual(b, pass, state, y) : WEFT_OK;
 }
 
 /* --- the second half of a backward in two: before the MLP's, and before attention's ------------
@@ -229,9 +249,10 @@ static weft_status begin_backward(weft_layer *layer, weft_pass *pass, const weft
     return behind_backward(pass, &b->after2, &state->branch2, &state->after2, state);
 }
 
-/* dx collects dy (the residual) and both norms' gradients; dx and dy may be one place. */
-static weft_status end_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                weft_tensor *dx)
+/* Between MLP and attention. dx collects dy (the residual) and both norms' gradients; dx and dy may
+ * be one place. */
+static weft_status end_mlp(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                           weft_tensor *dx)
 {
     weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
@@ -249,11 +270,16 @@ static weft_status end_backward(weft_layer *layer, weft_pass *pass, const weft_t
         WEFT_TRY(weft_pass_defers(pass)
                      ? weft_pass_defer(pass, layer, rerun_norm1)
                      : weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
-    WEFT_TRY(behind_backward(pass, &b->after1, &state->branch1, &state->after1, state));
-    WEFT_TRY(weft_layer_backward(b->attention, pass, &state->dnormed, &state->branch));
-    WEFT_TRY(before ? weft_norm_backward_deferring(pass, &b->norm1, &state->branch, &state->x,
-                                                   &state->stats1, true, &state->deferred1, dx)
-                    : add(pass, dx, &state->branch, dx));
+    return behind_backward(pass, &b->after1, &state->branch1, &state->after1, state);
+}
+
+static weft_status end_backward(const weft_block *b, weft_pass *pass, block_state *state,
+                                weft_tensor *dx)
+{
+    WEFT_TRY(b->norm1.weight
+                 ? weft_norm_backward_deferring(pass, &b->norm1, &state->branch, &state->x,
+                                                &state->stats1, true, &state->deferred1, dx)
+                 : add(pass, dx, &state->branch, dx));
     weft_pass_release(pass, state->mark);
     return WEFT_OK;
 }
@@ -261,13 +287,19 @@ static weft_status end_backward(weft_layer *layer, weft_pass *pass, const weft_t
 static weft_status block_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
                                   const weft_tensor *dy, weft_tensor *dx)
 {
-    weft_layer *mlp = ((weft_block *)layer)->mlp;
+    weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
-    const bool ends = is_last(layer, pass, true, part);
+    const int turn = turn_of(b->mlp, pass, true), last = turn + turn_of(b->attention, pass, true);
     if (part == 0)
         WEFT_TRY(begin_backward(layer, pass, dy));
-    WEFT_TRY(weft_part_backward(mlp, pass, part, lane, &state->dnormed, &state->branch));
-    return ends ? end_backward(layer, pass, dy, dx) : WEFT_OK;
+    if (part <= turn)
+        WEFT_TRY(weft_part_backward(b->mlp, pass, part, lane, &state->dnormed, &state->branch));
+    if (part == turn)
+        WEFT_TRY(end_mlp(layer, pass, dy, dx));
+    if (part >= turn)
+        WEFT_TRY(weft_part_backward(b->attention, pass, part - turn, lane, &state->dnormed,
+                                    &state->branch));
+    return part == last ? end_backward(b, pass, state, dx) : WEFT_OK;
 }
 
 static void block_destroy(weft_layer *layer)
@@ -278,7 +310,7 @@ static void block_destroy(weft_layer *layer)
     free(layer);
 }
 
-static const weft_layer_parts block_parts = {block_part_at, block_forward, block_backward};
+static const weft_layer_parts block_parts = {block_inside, block_forward, block_backward};
 
 static const weft_layer_ops block_ops = {
     .struct_bytes = sizeof block_ops,

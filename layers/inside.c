@@ -102,12 +102,42 @@ weft_status weft_layer_backward(weft_layer *child, weft_pass *pass, const weft_t
 
 /* --- parts ------------------------------------------------------------------------------------ */
 
+int weft_layer_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                      bool backward, weft_inside out[WEFT_MAX_INSIDE])
+{
+    const weft_layer_parts *parts = weft_layer_table(layer).parts;
+    return parts ? parts->inside(layer, model, pass, backward, out) : 0;
+}
+
+int weft_layer_count_parts(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                           bool backward)
+{
+    weft_inside inside[WEFT_MAX_INSIDE];
+    const int count = weft_layer_inside(layer, model, pass, backward, inside);
+    int num_parts = 1;
+    for (int i = 0; i < count; i++)
+        num_parts += (int)inside[i].program->num_tasks + 1;
+    return num_parts;
+}
+
 bool weft_part_at(const weft_layer *layer, const weft_model *model, weft_pass *pass, bool backward,
                   int part, weft_body_part *out)
 {
-    const weft_layer_parts *parts = weft_layer_table(layer).parts;
+    weft_inside inside[WEFT_MAX_INSIDE];
+    const int count = weft_layer_inside(layer, model, pass, backward, inside);
     *out = (weft_body_part){.lane = WEFT_LANE_COMPUTE};
-    return parts ? parts->at(layer, model, pass, backward, part, out) : part == 0;
+    for (; part > 0 && out->own < count; out->own++) {
+        const weft_inside *in = &inside[out->own];
+        if ((uint32_t)part <= in->program->num_tasks) {
+            out->program = in->program;
+            out->task = (uint32_t)part - 1;
+            if (in->lanes)
+                out->lane = (weft_lane_kind)in->lanes[in->program->tasks[out->task].lane];
+            return true;
+        }
+        part -= (int)in->program->num_tasks + 1;
+    }
+    return part == 0;
 }
 
 weft_status weft_part_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,

@@ -356,27 +356,19 @@ static bool makes_again(const weft_model *model, bool backward)
 }
 
 /* The forward's program, or the backward's, which a recomputation's may precede. */
-static bool moe_part_at(const weft_layer *layer, const weft_model *model, weft_pass *pass,
-                        bool backward, int part, weft_body_part *out)
+static int moe_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                      bool backward, weft_inside out[WEFT_MAX_INSIDE])
 {
-    const weft_moe *m = (const weft_moe *)layer;
+    static const uint8_t lanes[WEFT_NUM_LANES] = {[WEFT_LANE_EXPERT] = WEFT_LANE_EXPERT,
+                                                  [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
+                                                  [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
+    const bool exchange = ((const weft_moe *)layer)->dims.exchange;
     const weft_moe_state *state = pass && backward ? weft_pass_state(pass, layer) : NULL;
     const weft_moe_plan *plan = state ? state->plan : model->moe->current;
-    const int first = backward && !makes_again(model, backward);
-    *out = (weft_body_part){.lane = WEFT_LANE_COMPUTE};
-    for (int i = first; i <= backward && part > 0; i++) {
-        const weft_program *program = &plan->programs[i];
-        if ((uint32_t)part <= program->num_tasks) {
-            out->program = program;
-            out->task = (uint32_t)part - 1;
-            if (m->dims.exchange)
-                out->lane = program->tasks[out->task].lane;
-            return true;
-        }
-        out->own++;
-        part -= (int)program->num_tasks + 1;
-    }
-    return part == 0;
+    int count = 0;
+    for (int i = backward && !makes_again(model, backward); i <= backward; i++)
+        out[count++] = (weft_inside){&plan->programs[i], exchange ? lanes : NULL};
+    return count;
 }
 
 static weft_status begin_pass(weft_pass *pass, weft_moe_state *state)
@@ -444,7 +436,7 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, int part, wef
     weft_moe *m = (weft_moe *)layer;
     weft_moe_state *state = weft_pass_state(pass, layer);
     weft_body_part at;
-    (void)moe_part_at(layer, pass->model, pass, false, part, &at);
+    (void)weft_part_at(layer, pass->model, pass, false, part, &at);
     if (at.program)
         return weft_moe_run_task(state, &at.program->tasks[at.task], lane);
     return at.own == 0 ? begin_forward(m, pass, state, x) : end_forward(m, pass, state, x, y);
@@ -589,7 +581,7 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, int part, we
     weft_moe_state *state = weft_pass_state(pass, layer);
     const int again = makes_again(pass->model, true); /* own parts before backward's own */
     weft_body_part at;
-    (void)moe_part_at(layer, pass->model, pass, true, part, &at);
+    (void)weft_part_at(layer, pass->model, pass, true, part, &at);
     if (part == 0)
         WEFT_TRY(begin_pass(pass, state));
     if (at.own < again)
@@ -610,7 +602,7 @@ static void moe_destroy(weft_layer *layer)
     free(layer);
 }
 
-static const weft_layer_parts moe_parts = {moe_part_at, moe_forward, moe_backward};
+static const weft_layer_parts moe_parts = {moe_inside, moe_forward, moe_backward};
 
 static const weft_layer_ops moe_ops = {
     .struct_bytes = sizeof moe_ops,

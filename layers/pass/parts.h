@@ -12,21 +12,36 @@
 typedef struct weft_model weft_model;
 struct weft_alone;
 
-/* What is behind weft_layer_ops.parts. */
+/* A program inside a layer. */
+typedef struct weft_inside {
+    const weft_program *program;
+    const uint8_t *lanes; /* [WEFT_NUM_LANES]: a body's lane for each of the program's; NULL: all
+                             tasks run on the compute lane */
+} weft_inside;
+enum { WEFT_MAX_INSIDE = 4 };
+
+/* What is behind weft_layer_ops.parts. The functions enqueue a part on its lane. */
 typedef struct weft_layer_parts {
-    /* False: there is no such part. pass: a backward's, whose forward has run; NULL: of any pass to
-     * come. */
-    bool (*at)(const weft_layer *, const weft_model *, weft_pass *pass, bool backward, int part,
-               weft_body_part *out);
+    /* The programs inside, in order: before, between and behind them the layer has parts of its
+     * own. pass: a backward's, whose forward has run; NULL: of any pass to come. Returns their
+     * number. */
+    int (*inside)(const weft_layer *, const weft_model *, weft_pass *pass, bool backward,
+                  weft_inside out[WEFT_MAX_INSIDE]);
     weft_status (*forward)(weft_layer *, weft_pass *, int part, weft_lane *lane,
                            const weft_tensor *x, weft_tensor *y);
     weft_status (*backward)(weft_layer *, weft_pass *, int part, weft_lane *lane,
                             const weft_tensor *dy, weft_tensor *dx);
 } weft_layer_parts;
 
-/* Of any layer; enqueued like weft_layer_forward and weft_layer_backward. */
+/* Of any layer, as above. */
+int weft_layer_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                      bool backward, weft_inside out[WEFT_MAX_INSIDE]);
+int weft_layer_count_parts(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                           bool backward);
+/* False: there is no such part. */
 bool weft_part_at(const weft_layer *layer, const weft_model *model, weft_pass *pass, bool backward,
                   int part, weft_body_part *out);
+/* Enqueued like weft_layer_forward and weft_layer_backward. */
 weft_status weft_part_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
                               const weft_tensor *x, weft_tensor *y) WEFT_CHECKED;
 weft_status weft_part_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
