@@ -22,6 +22,11 @@ bool weft_body_beside(const weft_task *task)
             task->flow == WEFT_FLOW_STASH);
 }
 
+bool weft_body_travels(int lane)
+{
+    return lane == WEFT_LANE_EXPERT || lane == WEFT_LANE_OFFLOAD || lane == WEFT_LANE_PREFETCH;
+}
+
 static weft_status add_slots(writer *w, const weft_program *program, int32_t *out_first)
 {
     int32_t unused;

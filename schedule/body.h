@@ -38,5 +38,8 @@ weft_status weft_program_body(const weft_program *pass, weft_body_parts parts, c
 /* Whether the task stands beside layers: a gather or a reduction of their parameters, a copy of
  * their stash. Any other is a part of a layer. */
 bool weft_body_beside(const weft_task *task);
+/* Whether a part on the lane travels while other parts compute; a ring's keys travel beside the
+ * ring's own blocks. */
+bool weft_body_travels(int lane);
 
 #endif

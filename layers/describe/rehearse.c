@@ -472,7 +472,7 @@ static weft_status run_leaving(weft_rehearsal *r, weft_layer *layer, const place
         r->pass.defers = false;
         WEFT_TRY(status);
         goes_on = weft_part_at(layer, &r->model, &r->pass, true, part + 1, &next);
-        if (goes_on && next.lane == WEFT_LANE_COMPUTE)
+        if (goes_on && !weft_body_travels((int)next.lane))
             continue;
         if (goes_on && out->begun_scratch_bytes == 0)
             out->begun_scratch_bytes = scratch->used_bytes;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/doing.h"
+#include "layers/context/context.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/graphs.h"
 #include "layers/pass/note.h"
@@ -143,8 +144,9 @@ static weft_status reduce_gradients(const weft_pass_strand *s, const weft_task *
 static void advance_rings(const weft_pass_strand *s)
 {
     for (uint32_t i = 0; i < s->program->num_tasks; i++) {
-        const int kind = s->program->tasks[i].kind;
-        if (kind == WEFT_TASK_GATHER || kind == WEFT_TASK_REDUCE) {
+        const weft_task *task = &s->program->tasks[i];
+        const int kind = task->kind;
+        if (weft_body_beside(task) && (kind == WEFT_TASK_GATHER || kind == WEFT_TASK_REDUCE)) {
             const weft_ring_part part = part_of_ring(s->call.pass, kind == WEFT_TASK_GATHER);
             *part.turn = (*part.turn + 1) % part.count;
         }
@@ -247,9 +249,10 @@ static weft_part_kind next_part(const weft_pass_strand *s)
     const weft_program *program = s->program;
     if (!s->call.pass || s->cursor.at == program->num_tasks)
         return WEFT_PART_NONE;
-    return s->executor->lanes[program->tasks[s->cursor.at].lane] == s->call.pass->lane
-               ? WEFT_PART_COMPUTES
-               : WEFT_PART_TRAVELS;
+    const int lane = program->tasks[s->cursor.at].lane;
+    return weft_body_travels(lane) && s->executor->lanes[lane] != s->call.pass->lane
+               ? WEFT_PART_TRAVELS
+               : WEFT_PART_COMPUTES;
 }
 
 /* Whether the layer has another part. */
@@ -498,6 +501,7 @@ void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
 {
     /* Layers note their own tasks. */
     static const int tracks[WEFT_NUM_LANES] = {
+        [WEFT_LANE_SEND] = WEFT_NO_TRACK,        [WEFT_LANE_RECEIVE] = WEFT_NO_TRACK,
         [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,     [WEFT_LANE_EXPERT] = WEFT_NO_TRACK,
         [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,   [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,
         [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD, [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
@@ -510,6 +514,8 @@ void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
     executor->lanes[WEFT_LANE_PREFETCH] = model->memory.offload.back;
     if (model->moe)
         weft_moe_runtime_lanes(model->moe, pass->lane, executor->lanes);
+    if (model->context)
+        weft_context_runtime_lanes(model->context, executor->lanes);
     weft_note_tasks(pass, tracks, executor);
 }
 

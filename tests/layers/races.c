@@ -105,11 +105,16 @@ static const weft_lane *waited_for(const weft_noted *notes, size_t at)
     return NULL;
 }
 
-/* Whether the tasks of programs inside MoE layers alone run on the lane. */
-static bool is_of_experts(const weft_model *model, const weft_lane *lane)
+/* Whether the tasks of programs inside layers alone run on the lane. */
+static bool is_inside(const weft_model *model, const weft_lane *lane)
 {
+    weft_lane *lanes[WEFT_NUM_LANES] = {NULL};
+    if (model->moe)
+        memcpy(lanes, model->moe->lanes, sizeof lanes);
+    if (model->context)
+        weft_context_runtime_lanes(model->context, lanes);
     for (int i = 0; i < WEFT_NUM_LANES; i++)
-        if (model->moe && model->moe->lanes[i] == lane)
+        if (lanes[i] == lane)
             return true;
     return false;
 }
@@ -143,9 +148,7 @@ static void drop(const note_case *c, const note_model *m, size_t at)
     sum.drops++;
     sum.named += is_named;
     sum.redundant += !is_named;
-    if ((is_of_body && (is_of_experts(model, note->lane) || is_of_experts(model, other))) ||
-        (other &&
-         is_of(model->context ? weft_context_executor(model->context) : NULL, note->event))) {
+    if (is_of_body && (is_inside(model, note->lane) || is_inside(model, other))) {
         sum.of_layers++;
         EXPECT(is_named || !does_something(notes, count, at + 1, note->lane),
                "%s on %s: nobody misses wait %zu on lane %s", c->name, c->mesh, at,
