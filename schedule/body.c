@@ -24,7 +24,8 @@ bool weft_body_beside(const weft_task *task)
 
 bool weft_body_travels(int lane)
 {
-    return lane == WEFT_LANE_EXPERT || lane == WEFT_LANE_OFFLOAD || lane == WEFT_LANE_PREFETCH;
+    return lane == WEFT_LANE_EXPERT || lane == WEFT_LANE_INSIDE || lane == WEFT_LANE_PLACE ||
+           lane == WEFT_LANE_OFFLOAD || lane == WEFT_LANE_PREFETCH;
 }
 
 static weft_status add_slots(writer *w, const weft_program *program, int32_t *out_first)
@@ -67,20 +68,27 @@ static void note_last(lasts *l, int lane, uint32_t task)
     l->waits[l->by_lane[lane]] = (weft_wait){task, -1};
 }
 
+/* Behind the own part come all tasks of one program. */
 static weft_status append_task(writer *w, const weft_task *layer, const weft_body_part *part,
                                uint32_t own, lasts *last)
 {
-    const weft_wait before = {own, -1};
-    weft_task task = part->program->tasks[part->task];
+    const weft_program *program = part->program;
+    weft_task task = program->tasks[part->task];
+    weft_wait waits[WEFT_TASK_MAX_WAITS + 1];
+    uint32_t num_waits = 0, index;
     int32_t first;
-    uint32_t index;
-    WEFT_TRY(first_slot_of(w, part->program, &first));
+    waits[num_waits++] = (weft_wait){own, -1};
+    for (uint32_t i = 0; i < task.num_waits; i++) {
+        const weft_wait *wait = &program->waits[task.first_wait + i];
+        waits[num_waits++] = (weft_wait){own + 1 + wait->task, wait->point};
+    }
+    WEFT_TRY(first_slot_of(w, program, &first));
     for (int i = 0; i < WEFT_TASK_MAX_OPERANDS; i++)
         if (task.operands[i] >= 0)
             task.operands[i] = (int16_t)(task.operands[i] + first);
     task.layer = layer->layer;
     task.lane = (uint8_t)part->lane;
-    WEFT_TRY(weft_program_append(w->builder, &task, &before, 1, &index));
+    WEFT_TRY(weft_program_append(w->builder, &task, waits, num_waits, &index));
     note_last(last, task.lane, index);
     return WEFT_OK;
 }

@@ -59,6 +59,10 @@ typedef struct weft_moe_work {
     void **memory;                      /* by slot */
     weft_tensor rows;                   /* the routed rows */
     weft_tensor act, ordered, dordered; /* for one partition at a time */
+    /* An exchange in chunks: its task, the chunk's (NULL: it begins), and the timeline's slice. */
+    weft_moe_movement movement;
+    const weft_task *moving, *chunk; /* moving NULL: there is none */
+    size_t slice;
 } weft_moe_work;
 
 /* What the router leaves, and what its backward reads. */
@@ -161,17 +165,13 @@ void weft_moe_begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
  * weft_moe_run_weights. */
 weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                     const weft_tensor *rows) WEFT_CHECKED;
-/* Enqueues a task of the program, in order. Collective over EP. */
+/* Enqueues a task of the program with chunks, in order. Collective over EP. */
 weft_status weft_moe_run_task(weft_moe_state *state, const weft_task *task,
                               weft_lane *lane) WEFT_CHECKED;
 /* The gradients of the experts' first product, or before them of the second, of each partition in
  * turn, in a backward's second half. The first ones are made over what the second ones read. */
 weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                  bool first) WEFT_CHECKED;
-
-/* Fills executor.run for programs of schedule/exchange/exchange.h, whose context is exchange.c's.
- */
-void weft_moe_bind_exchange_tasks(weft_executor *executor);
 
 /* The experts on one partition. x, out: [R, H] as they came; T_M: [R, gates ffn]. ordered,
  * dordered: scratch [R, H], used where rows have to be put in expert order; act: scratch [R, ffn].
@@ -181,12 +181,5 @@ typedef struct weft_moe_expert_rows {
     weft_tensor x, middle, act, ordered, dordered;
     weft_tensor kept_act, kept_dout; /* in two halves: of all partitions */
 } weft_moe_expert_rows;
-
-/* All-to-all over EP on `lane`, in the runtime's form if experts are tensor-sharded (MoNTA), where
- * every ETP rank holds the same `send`. Sizes: see weft_all_to_all. Staging areas lie in the pass's
- * scratch. Collective over EP and ETP. */
-weft_status weft_moe_exchange(weft_pass *pass, weft_lane *lane, const void *send,
-                              const size_t *send_bytes, void *recv,
-                              const size_t *recv_bytes) WEFT_CHECKED;
 
 #endif

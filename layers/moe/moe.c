@@ -360,6 +360,8 @@ static int moe_inside(const weft_layer *layer, const weft_model *model, weft_pas
                       bool backward, weft_inside out[WEFT_MAX_INSIDE])
 {
     static const uint8_t lanes[WEFT_NUM_LANES] = {[WEFT_LANE_EXPERT] = WEFT_LANE_EXPERT,
+                                                  [WEFT_LANE_INSIDE] = WEFT_LANE_INSIDE,
+                                                  [WEFT_LANE_PLACE] = WEFT_LANE_PLACE,
                                                   [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
                                                   [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
     const bool exchange = ((const weft_moe *)layer)->dims.exchange;
@@ -367,7 +369,7 @@ static int moe_inside(const weft_layer *layer, const weft_model *model, weft_pas
     const weft_moe_plan *plan = state ? state->plan : model->moe->current;
     int count = 0;
     for (int i = backward && !makes_again(model, backward); i <= backward; i++)
-        out[count++] = (weft_inside){&plan->programs[i], exchange ? lanes : NULL};
+        out[count++] = (weft_inside){&plan->inside[i], exchange ? lanes : NULL};
     return count;
 }
 

@@ -490,24 +490,56 @@ static weft_status move_by_peers(const work *w, weft_lane *lane, int p, const ch
     return WEFT_OK;
 }
 
+static weft_status scratch(void *context, size_t bytes, void **out)
+{
+    weft_tensor area;
+    WEFT_TRY(weft_pass_scratch(context, WEFT_U8, 1, bytes, &area));
+    *out = area.data;
+    return WEFT_OK;
+}
+
+static weft_status host(void *context, size_t bytes, void **out)
+{
+    return weft_pass_host(context, bytes, out);
+}
+
+/* Staging areas lie in the pass's scratch, behind the program's other slots. */
+static weft_status begin_exchange(work *w, weft_lane *lane, const char *from,
+                                  const size_t *out_bytes, char *to, const size_t *in_bytes)
+{
+    const weft_groups *groups = weft_pass_groups(w->pass);
+    const weft_exchange_memory memory = {.context = w->pass, .device = scratch, .host = host};
+    const bool backward = w->program == &w->state->plan->inside[1];
+    w->movement = (weft_moe_movement){.ep = groups->by_axis[WEFT_AXIS_EP],
+                                      .etp = groups->by_axis[WEFT_AXIS_ETP],
+                                      .send = from,
+                                      .recv = to,
+                                      .send_bytes = out_bytes,
+                                      .recv_bytes = in_bytes,
+                                      .first_slot = w->state->plan->programs[backward].num_slots};
+    return weft_moe_exchange_begin(w->pass->model->moe, &w->movement, &memory, lane);
+}
+
 /* Exchanges rows between home and the experts, either way. */
-static weft_status move(const work *w, weft_lane *lane, const weft_task *task,
-                        const weft_tensor *from, const weft_tensor *to, bool to_experts)
+static weft_status move(work *w, weft_lane *lane, const weft_task *task, const weft_tensor *from,
+                        const weft_tensor *to, bool to_experts)
 {
     const weft_moe_part *part = &w->state->cut.parts[task->part];
     const size_t *out_bytes = to_experts ? part->send_bytes : part->recv_bytes;
     const size_t *in_bytes = to_experts ? part->recv_bytes : part->send_bytes;
     if (!w->m->dims.exchange)
         return WEFT_OK;
+    if (w->chunk)
+        return weft_moe_exchange_chunk(&w->movement, w->chunk, lane);
     if (task->peer < 0)
-        return weft_moe_exchange(w->pass, lane, from->data, out_bytes, to->data, in_bytes);
+        return begin_exchange(w, lane, from->data, out_bytes, to->data, in_bytes);
     return move_by_peers(w, lane, task->peer, from->data, out_bytes, to->data, in_bytes,
                          to_experts);
 }
 
 static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)
 {
-    const work *w = context;
+    work *w = context;
     weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
     weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
     const weft_note_again outer = again(lane, task);
@@ -518,10 +550,10 @@ static weft_status run_dispatch(void *context, const weft_task *task, weft_lane 
 
 static weft_status run_combine(void *context, const weft_task *task, weft_lane *lane)
 {
-    const work *w = context;
+    work *w = context;
     weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
     weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
-    if (w->m->dims.summed) {
+    if (w->m->dims.summed && !w->chunk) {
         size_t note;
         WEFT_TRY(weft_note_begin(w->pass, lane, WEFT_NOTE_TENSOR, &note));
         WEFT_TRY_AS(lane, "experts",
@@ -686,7 +718,7 @@ static work *start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const we
     state->work = (work){.m = m,
                          .pass = pass,
                          .state = state,
-                         .program = &state->plan->programs[backward],
+                         .program = &state->plan->inside[backward],
                          .memory = state->plan->memory[pass->backward][backward],
                          .rows = *rows};
     return &state->work;
@@ -717,8 +749,33 @@ weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state
                               &state->held.dout);
 }
 
-/* On a timeline tasks of the compute lane are parts of the layer; the expert lane's are exchanges.
- */
+static weft_status run_noted(work *w, const weft_task *task, weft_lane *lane)
+{
+    const weft_note_scope scope = weft_note_task(lane, WEFT_INNER_EXPERTS, task->kind, task->flow);
+    const weft_status status = functions[task->kind](w, task, lane);
+    weft_note_leave(lane, scope);
+    return status;
+}
+
+/* Of the exchange that is under way. */
+static weft_status run_chunk(work *w, const weft_task *task, weft_lane *lane)
+{
+    const int track = task->lane == WEFT_LANE_INSIDE ? (int)WEFT_LANE_GATHER : task->lane;
+    size_t note;
+    WEFT_TRY(weft_note_task_begin(w->pass, lane, task, track, &note));
+    w->chunk = task;
+    WEFT_TRY(run_noted(w, w->moving, lane));
+    w->chunk = NULL;
+    return weft_note_task_end(w->pass, lane, track, note);
+}
+
+static bool has_chunks(const work *w, const weft_task *task)
+{
+    return task + 1 < w->program->tasks + w->program->num_tasks && weft_moe_is_chunk(task + 1);
+}
+
+/* On a timeline tasks of the compute lane are parts of the layer; the expert lane's are exchanges,
+ * which have their chunks beside them. */
 weft_status weft_moe_run_task(weft_moe_state *state, const weft_task *task, weft_lane *lane)
 {
     static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_PARTS,
@@ -726,13 +783,18 @@ weft_status weft_moe_run_task(weft_moe_state *state, const weft_task *task, weft
                                                [WEFT_LANE_OFFLOAD] = WEFT_NO_TRACK,
                                                [WEFT_LANE_PREFETCH] = WEFT_NO_TRACK};
     work *w = &state->work;
-    size_t note;
-    WEFT_TRY(weft_note_task_begin(w->pass, lane, task, tracks[task->lane], &note));
-    const weft_note_scope scope = weft_note_task(lane, WEFT_INNER_EXPERTS, task->kind, task->flow);
-    const weft_status status = functions[task->kind](w, task, lane);
-    weft_note_leave(lane, scope);
-    WEFT_TRY(status);
-    return weft_note_task_end(w->pass, lane, tracks[task->lane], note);
+    const int track = tracks[task->lane];
+    if (weft_moe_is_chunk(task))
+        return run_chunk(w, task, lane);
+    if (!w->moving) {
+        WEFT_TRY(weft_note_task_begin(w->pass, lane, task, track, &w->slice));
+        WEFT_TRY(run_noted(w, task, lane));
+        w->moving = has_chunks(w, task) ? task : NULL;
+        if (w->moving)
+            return WEFT_OK;
+    }
+    w->moving = NULL;
+    return weft_note_task_end(w->pass, lane, track, w->slice);
 }
 
 /* A partition's rows of a tensor of all. */

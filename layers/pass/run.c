@@ -499,10 +499,11 @@ static void end(const weft_pass_strand *s)
 
 void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
 {
-    /* Layers note their own tasks. */
+    /* Layers note their own tasks, but for copies. */
     static const int tracks[WEFT_NUM_LANES] = {
         [WEFT_LANE_SEND] = WEFT_NO_TRACK,        [WEFT_LANE_RECEIVE] = WEFT_NO_TRACK,
         [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,     [WEFT_LANE_EXPERT] = WEFT_NO_TRACK,
+        [WEFT_LANE_INSIDE] = WEFT_NO_TRACK,      [WEFT_LANE_PLACE] = WEFT_NO_TRACK,
         [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,   [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,
         [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD, [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
     const weft_model *model = pass->model;
@@ -699,8 +700,8 @@ static weft_status make_bodies(weft_model *model, const weft_task *const inside[
 static weft_status find_bodies(weft_model *model, const weft_bodies **out)
 {
     const weft_moe_plan *plan = model->moe ? model->moe->current : NULL;
-    const weft_task *const inside[2] = {plan ? plan->programs[0].tasks : NULL,
-                                        plan ? plan->programs[1].tasks : NULL};
+    const weft_task *const inside[2] = {plan ? plan->inside[0].tasks : NULL,
+                                        plan ? plan->inside[1].tasks : NULL};
     const weft_bodies *b = model->run.bodies;
     while (b && memcmp(b->inside, inside, sizeof inside) != 0)
         b = b->earlier;
