@@ -17,6 +17,7 @@
 #include "layers/latent.h"
 #include "layers/layers.h"
 #include "layers/pass/note.h"
+#include "layers/pass/pass.h"
 #include "layers/rotary.h"
 
 /* --- norms of queries and keys, between QKV and the rotary positions ------------------------- */
@@ -225,7 +226,11 @@ typedef struct attention_state {
     weft_latent_state latent;
     weft_tensor heads, heads_out; /* qkv and out by heads, if ranks exchange heads */
     float *lse;
-    weft_tensor dy, dqkv; /* of a backward in two halves */
+    weft_tensor dy, dqkv; /* of a backward */
+    /* Between parts of a pass: scratch begins at start, behind what is made again at mark; the
+     * timeline's slice. */
+    weft_context_work context;
+    size_t start, mark, note;
 } attention_state;
 
 static bool has_latent(const attention *a)
@@ -426,30 +431,16 @@ static weft_status take_scratch(weft_pass *pass, weft_context_call *call, bool b
     return WEFT_OK;
 }
 
-/* Exchanges run on the compute lane, too. */
-static struct weft_context_runtime *runtime_of(const weft_pass *pass)
-{
-    static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_CONTEXT,
-                                               [WEFT_LANE_EXPERT] = WEFT_TRACK_CONTEXT,
-                                               [WEFT_LANE_GATHER] = WEFT_TRACK_CONTEXT,
-                                               [WEFT_LANE_SEND] = WEFT_TRACK_KEYS,
-                                               [WEFT_LANE_REDUCE] = WEFT_TRACK_KEYS_GRADIENTS};
-    weft_context_runtime *runtime = weft_pass_context(pass);
-    weft_note_tasks(pass, tracks, weft_context_executor(runtime));
-    return runtime;
-}
-
-static weft_status context_forward(const attention *a, weft_pass *pass,
-                                   const attention_state *state)
+static weft_status context_forward(const attention *a, weft_pass *pass, attention_state *state)
 {
     weft_context_call call = call_of(a, pass, state);
     WEFT_TRY(take_scratch(pass, &call, false));
-    return weft_context_forward(runtime_of(pass), weft_pass_lane(pass), &call);
+    weft_context_begin(&state->context, weft_pass_context(pass), &call, false, pass->backward);
+    return WEFT_OK;
 }
 
-static weft_status context_backward(const attention *a, weft_pass *pass,
-                                    const attention_state *state, const weft_tensor *dout,
-                                    const weft_tensor *dqkv)
+static weft_status context_backward(const attention *a, weft_pass *pass, attention_state *state,
+                                    const weft_tensor *dout, const weft_tensor *dqkv)
 {
     weft_context_call call = call_of(a, pass, state);
     call.dout = dout->data;
@@ -457,7 +448,24 @@ static weft_status context_backward(const attention *a, weft_pass *pass,
     call.dsinks = a->sinks ? a->sinks->grad : NULL;
     call.overwrite = weft_pass_overwrite(pass);
     WEFT_TRY(take_scratch(pass, &call, true));
-    return weft_context_backward(runtime_of(pass), weft_pass_lane(pass), &call);
+    weft_context_begin(&state->context, weft_pass_context(pass), &call, true, true);
+    return WEFT_OK;
+}
+
+/* Exchanges run on the compute lane, too. */
+static weft_status run_context_task(weft_pass *pass, attention_state *state,
+                                    const weft_body_part *at, weft_lane *lane)
+{
+    static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_CONTEXT,
+                                               [WEFT_LANE_EXPERT] = WEFT_TRACK_CONTEXT,
+                                               [WEFT_LANE_GATHER] = WEFT_TRACK_CONTEXT,
+                                               [WEFT_LANE_SEND] = WEFT_TRACK_KEYS,
+                                               [WEFT_LANE_REDUCE] = WEFT_TRACK_KEYS_GRADIENTS};
+    const weft_task *task = &at->program->tasks[at->task];
+    size_t note;
+    WEFT_TRY(weft_note_task_begin(pass, lane, task, tracks[task->lane], &note));
+    WEFT_TRY(weft_context_run_task(&state->context, task, lane));
+    return weft_note_task_end(pass, lane, tracks[task->lane], note);
 }
 
 /* --- from the cache ------------------------------------------------------------------------- */
@@ -477,7 +485,7 @@ static weft_status fill_cache(const attention *a, weft_pass *pass, const weft_te
                                 .to_stride = each));
 }
 
-static weft_status cached_forward(const attention *a, weft_pass *pass, const attention_state *state)
+static weft_status cached_forward(const attention *a, weft_pass *pass, attention_state *state)
 {
     const weft_dims *d = &a->dims;
     weft_attention_shape shape = shape_of(a, pass);
@@ -497,7 +505,7 @@ static weft_status cached_forward(const attention *a, weft_pass *pass, const att
 
 /* --- all rows here -------------------------------------------------------------------------- */
 
-static weft_status whole_forward(const attention *a, weft_pass *pass, const attention_state *state)
+static weft_status whole_forward(const attention *a, weft_pass *pass, attention_state *state)
 {
     return weft_attention_forward(
         weft_pass_lane(pass),
@@ -509,7 +517,7 @@ static weft_status whole_forward(const attention *a, weft_pass *pass, const atte
                    .variant = variant_of(a)));
 }
 
-static weft_status whole_backward(const attention *a, weft_pass *pass, const attention_state *state,
+static weft_status whole_backward(const attention *a, weft_pass *pass, attention_state *state,
                                   const weft_tensor *dout, const weft_tensor *dqkv)
 {
     weft_tensor delta;
@@ -536,14 +544,14 @@ static weft_status whole_backward(const attention *a, weft_pass *pass, const att
 
 /* --- both ----------------------------------------------------------------------------------- */
 
-/* Computes out and lse from q, k and v; a recomputed core does not keep them. */
+/* Computes out and lse from q, k and v, or over context-parallel ranks readies the program that
+ * does. A recomputed core does not keep them. */
 static weft_status core_forward(const attention *a, weft_pass *pass, attention_state *state)
 {
     const weft_dims *d = &a->dims;
     const weft_dtype dtype = state->qkv.dtype;
     weft_lane *lane = weft_pass_lane(pass);
     weft_tensor lse;
-    size_t note;
     const char *outer = weft_note_module(lane, WEFT_MODULE_ATTENTION);
     if (makes_latent_again(a, pass))
         weft_pass_leave_out_beside(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
@@ -558,22 +566,28 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
     weft_pass_keep(pass);
     weft_note_module(lane, outer);
     state->lse = lse.data;
-    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_ATTENTION, &note));
-    WEFT_TRY((a->cache.data             ? cached_forward
-              : weft_pass_context(pass) ? context_forward
-                                        : whole_forward)(a, pass, state));
-    return weft_note_end(pass, lane, note);
+    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_ATTENTION, &state->note));
+    return (a->cache.data             ? cached_forward
+            : weft_pass_context(pass) ? context_forward
+                                      : whole_forward)(a, pass, state);
 }
 
-/* Computes dqkv from dout. */
-static weft_status core_backward(const attention *a, weft_pass *pass, const attention_state *state,
-                                 const weft_tensor *dout, const weft_tensor *dqkv)
+/* Likewise dqkv from dout. */
+static weft_status core_backward(const attention *a, weft_pass *pass, attention_state *state,
+                                 const weft_tensor *dout)
 {
-    size_t note;
-    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_ATTENTION, &note));
-    WEFT_TRY(
-        (weft_pass_context(pass) ? context_backward : whole_backward)(a, pass, state, dout, dqkv));
-    return weft_note_end(pass, weft_pass_lane(pass), note);
+    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_ATTENTION, &state->note));
+    return (weft_pass_context(pass) ? context_backward : whole_backward)(a, pass, state, dout,
+                                                                         &state->dqkv);
+}
+
+/* Behind either. */
+static weft_status end_core(weft_pass *pass, const attention_state *state)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    if (weft_pass_context(pass))
+        WEFT_TRY(weft_context_end(&state->context, lane));
+    return weft_note_end(pass, lane, state->note);
 }
 
 static weft_tensor columns_from(const weft_tensor *qkv, size_t first)
@@ -648,20 +662,23 @@ static weft_status qkv_backward_input(const attention *a, weft_pass *pass, const
     return a->kv.weight ? weft_linear_backward_input(pass, &a->kv, &dkv, true, dx) : WEFT_OK;
 }
 
-/* Behind the core's recomputation. */
-static weft_status attention_input(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                   weft_tensor *dx)
+static weft_status begin_input(const attention *a, weft_pass *pass, attention_state *state,
+                               const weft_tensor *dy)
 {
-    attention *a = (attention *)layer;
-    attention_state *state = weft_pass_state(pass, layer);
-    size_t mark = weft_pass_mark(pass);
-    weft_tensor dout, partial;
+    weft_tensor dout;
     WEFT_TRY(weft_pass_enter_deferred(pass, dy, &state->dy));
     WEFT_TRY((has_latent(a) ? weft_pass_scratch : weft_pass_deferred)(
         pass, dy->dtype, a->dims.rows_full, a->dims.qkv, &state->dqkv));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, a->dims.rows_full, a->proj.in, &dout));
     WEFT_TRY(weft_linear_backward_input(pass, &a->proj, &state->dy, false, &dout));
-    WEFT_TRY(core_backward(a, pass, state, &dout, &state->dqkv));
+    return core_backward(a, pass, state, &dout);
+}
+
+static weft_status end_input(weft_layer *layer, weft_pass *pass, weft_tensor *dx)
+{
+    attention *a = (attention *)layer;
+    attention_state *state = weft_pass_state(pass, layer);
+    weft_tensor partial;
     if (has_latent(a)) {
         WEFT_TRY(
             weft_latent_backward(&a->latent, pass, &state->x, &state->latent, &state->dqkv, dx));
@@ -671,7 +688,7 @@ static weft_status attention_input(weft_layer *layer, weft_pass *pass, const wef
         WEFT_TRY(qkv_backward_input(a, pass, &state->dqkv, &partial));
         WEFT_TRY(weft_pass_exit(pass, &partial, dx));
     }
-    weft_pass_release(pass, mark);
+    weft_pass_release(pass, state->mark);
     return weft_pass_defer(pass, layer, attention_weights);
 }
 
@@ -722,31 +739,52 @@ static weft_status make_latent_again(const attention *a, weft_pass *pass, attent
     return WEFT_OK;
 }
 
-static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
-                                     weft_tensor *y)
+static weft_status begin_forward(attention *a, weft_pass *pass, attention_state *state,
+                                 const weft_tensor *x)
 {
-    attention *a = (attention *)layer;
-    attention_state *state = weft_pass_state(pass, layer);
-    size_t mark = weft_pass_mark(pass);
-    weft_tensor partial;
+    state->start = weft_pass_mark(pass);
     if (a->cache.data) /* passes bring more tokens or fewer */
         a->dims = weft_dims_of(&a->common.options, weft_pass_shape(pass));
     state->x = *x;
     WEFT_TRY(has_latent(a) ? make_latent(a, pass, state) : make_qkv(a, pass, state));
-    WEFT_TRY(core_forward(a, pass, state));
+    return core_forward(a, pass, state);
+}
+
+static weft_status end_forward(const attention *a, weft_pass *pass, const attention_state *state,
+                               weft_tensor *y)
+{
+    weft_tensor partial;
+    WEFT_TRY(end_core(pass, state));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     /* One rank's partial sum carries the bias, so that the sum has it once. */
     bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
     WEFT_TRY(weft_linear_forward(pass, &a->proj, &state->out, with_bias, &partial));
     WEFT_TRY(weft_pass_exit(pass, &partial, y));
-    weft_pass_release(pass, mark);
+    weft_pass_release(pass, state->start);
     return WEFT_OK;
+}
+
+static weft_status attention_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                                     const weft_tensor *x, weft_tensor *y)
+{
+    attention *a = (attention *)layer;
+    attention_state *state = weft_pass_state(pass, layer);
+    weft_body_part at, next;
+    (void)weft_part_at(layer, pass->model, pass, false, part, &at);
+    if (at.program)
+        return run_context_task(pass, state, &at, lane);
+    if (part == 0)
+        WEFT_TRY(begin_forward(a, pass, state, x));
+    return weft_part_at(layer, pass->model, pass, false, part + 1, &next)
+               ? WEFT_OK
+               : end_forward(a, pass, state, y);
 }
 
 /* dx from dqkv, which it changes. */
 static weft_status input_backward(const attention *a, weft_pass *pass, const attention_state *state,
-                                  const weft_tensor *dqkv, weft_tensor *dx)
+                                  weft_tensor *dx)
 {
+    const weft_tensor *dqkv = &state->dqkv;
     weft_tensor x_full, partial;
     WEFT_TRY(rotate(a, pass, dqkv, true));
     if (a->norms.of[0].weight)
@@ -757,35 +795,105 @@ static weft_status input_backward(const attention *a, weft_pass *pass, const att
     return weft_pass_exit(pass, &partial, dx);
 }
 
-static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                      weft_tensor *dx)
+static bool makes_core_again(const weft_model *model)
 {
-    attention *a = (attention *)layer;
-    attention_state *state = weft_pass_state(pass, layer);
-    const weft_dims *d = &a->dims;
-    const size_t start = weft_pass_mark(pass);
-    weft_tensor dy_full, dout, dqkv;
+    return model->shape.recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN);
+}
+
+/* What a recomputation enqueues is forward's, and noted so. */
+static weft_status core_again(const attention *a, weft_pass *pass, attention_state *state)
+{
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
+    WEFT_TRY(core_forward(a, pass, state));
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
+    return WEFT_OK;
+}
+
+static weft_status run_core_again(weft_pass *pass, attention_state *state, const weft_body_part *at,
+                                  weft_lane *lane)
+{
+    const weft_note_again outer = weft_note_redoes(lane, WEFT_NOTE_REPEATED);
+    const weft_status status = run_context_task(pass, state, at, lane);
+    weft_note_redoes(lane, outer);
+    return status;
+}
+
+static weft_status end_core_again(weft_pass *pass, const attention_state *state)
+{
+    WEFT_TRY(end_core(pass, state));
+    weft_pass_release(pass, state->mark);
+    return WEFT_OK;
+}
+
+static weft_status make_again(const attention *a, weft_pass *pass, attention_state *state)
+{
+    state->start = weft_pass_mark(pass);
     WEFT_TRY(make_ready_again(a, pass, state));
     WEFT_TRY(make_latent_again(a, pass, state));
-    const size_t mark = weft_pass_mark(pass);
-    if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN)) {
-        weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
-        WEFT_TRY(core_forward(a, pass, state));
-        weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
-        weft_pass_release(pass, mark);
-    }
+    state->mark = weft_pass_mark(pass);
+    return makes_core_again(pass->model) ? core_again(a, pass, state) : WEFT_OK;
+}
+
+static weft_status begin_backward(const attention *a, weft_pass *pass, attention_state *state,
+                                  const weft_tensor *dy)
+{
+    const weft_dims *d = &a->dims;
+    weft_tensor dy_full, dout;
     if (weft_pass_defers(pass))
-        return attention_input(layer, pass, dy, dx);
+        return begin_input(a, pass, state, dy);
     WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &dout));
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &dqkv));
+    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &state->dqkv));
     WEFT_TRY(weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &dout));
-    WEFT_TRY(core_backward(a, pass, state, &dout, &dqkv));
-    WEFT_TRY(has_latent(a)
-                 ? weft_latent_backward(&a->latent, pass, &state->x, &state->latent, &dqkv, dx)
-                 : input_backward(a, pass, state, &dqkv, dx));
-    weft_pass_release(pass, start);
+    return core_backward(a, pass, state, &dout);
+}
+
+static weft_status end_backward(weft_layer *layer, weft_pass *pass, weft_tensor *dx)
+{
+    const attention *a = (const attention *)layer;
+    attention_state *state = weft_pass_state(pass, layer);
+    WEFT_TRY(end_core(pass, state));
+    if (weft_pass_defers(pass))
+        return end_input(layer, pass, dx);
+    WEFT_TRY(has_latent(a) ? weft_latent_backward(&a->latent, pass, &state->x, &state->latent,
+                                                  &state->dqkv, dx)
+                           : input_backward(a, pass, state, dx));
+    weft_pass_release(pass, state->start);
     return WEFT_OK;
+}
+
+static weft_status attention_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                                      const weft_tensor *dy, weft_tensor *dx)
+{
+    const attention *a = (const attention *)layer;
+    attention_state *state = weft_pass_state(pass, layer);
+    const bool again = makes_core_again(pass->model), inside = pass->model->context;
+    const int ahead = again && inside; /* own parts before backward's own */
+    weft_body_part at;
+    (void)weft_part_at(layer, pass->model, pass, true, part, &at);
+    if (at.program)
+        return at.own < ahead ? run_core_again(pass, state, &at, lane)
+                              : run_context_task(pass, state, &at, lane);
+    if (part == 0)
+        WEFT_TRY(make_again(a, pass, state));
+    if (at.own == ahead) {
+        if (again)
+            WEFT_TRY(end_core_again(pass, state));
+        WEFT_TRY(begin_backward(a, pass, state, dy));
+    }
+    return at.own == ahead + inside ? end_backward(layer, pass, dx) : WEFT_OK;
+}
+
+/* Over context-parallel ranks the core is a program, which backward may begin with forward's. */
+static int attention_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                            bool backward, weft_inside out[WEFT_MAX_INSIDE])
+{
+    int count = 0;
+    (void)layer;
+    (void)pass;
+    for (int i = backward && !makes_core_again(model); i <= backward && model->context; i++)
+        out[count++] = weft_context_inside(model->context, i);
+    return count;
 }
 
 static bool attention_is_static(const weft_layer *layer)
@@ -793,16 +901,20 @@ static bool attention_is_static(const weft_layer *layer)
     return ((const attention *)layer)->common.options.attention_dropout == 0;
 }
 
+static const weft_layer_parts attention_parts = {attention_inside, attention_forward,
+                                                 attention_backward};
+
 static const weft_layer_ops attention_ops = {
     .struct_bytes = sizeof attention_ops,
     .kind = "attention",
     .state_bytes = sizeof(attention_state),
     .init = attention_init,
-    .forward = attention_forward,
-    .backward = attention_backward,
+    .forward = weft_parts_forward,
+    .backward = weft_parts_backward,
     .destroy = attention_destroy,
     .is_static = attention_is_static,
     .width = weft_layer_width,
+    .parts = &attention_parts,
     .by_token = true, /* but for what its cache holds */
 };
 

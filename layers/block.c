@@ -8,6 +8,7 @@
 #include "core/device/device.h"
 #include "layers/layers.h"
 #include "layers/pass/parts.h"
+#include "layers/pass/pass.h"
 
 typedef struct block_state {
     weft_tensor x; /* borrowed: the block's input */
@@ -74,17 +75,21 @@ static bool drops(const weft_block *b, const weft_pass *pass)
     return b->common.options.hidden_dropout > 0 && weft_pass_training(pass);
 }
 
-/* One part, those of the MLP, and one more. */
-static weft_part_kind block_part_kind(const weft_layer *layer, weft_pass *pass, bool backward,
-                                      int part)
+/* Forward attention's, then the MLP's; backward the MLP's first. */
+static int block_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                        bool backward, weft_inside out[WEFT_MAX_INSIDE])
 {
-    const weft_layer *mlp = ((const weft_block *)layer)->mlp;
-    const weft_part_kind of_mlp =
-        part > 0 ? weft_part_kind_of(mlp, pass, backward, part - 1) : WEFT_PART_COMPUTES;
-    if (of_mlp != WEFT_PART_NONE)
-        return of_mlp;
-    return weft_part_kind_of(mlp, pass, backward, part - 2) != WEFT_PART_NONE ? WEFT_PART_COMPUTES
-                                                                              : WEFT_PART_NONE;
+    const weft_block *b = (const weft_block *)layer;
+    const int count =
+        weft_layer_inside(backward ? b->mlp : b->attention, model, pass, backward, out);
+    return count +
+           weft_layer_inside(backward ? b->attention : b->mlp, model, pass, backward, out + count);
+}
+
+/* The number of the last part of what comes first, which is the first of what comes then. */
+static int turn_of(const weft_layer *first, weft_pass *pass, bool backward)
+{
+    return weft_layer_count_parts(first, pass->model, pass, backward) - 1;
 }
 
 /* What a norm behind a branch will read, if there is one. */
@@ -116,27 +121,38 @@ static weft_status add(weft_pass *pass, const weft_tensor *a, const weft_tensor 
     return WEFT_OK;
 }
 
-static weft_status attend(weft_block *b, weft_pass *pass, block_state *state, const weft_tensor *x)
+static weft_status begin_forward(weft_block *b, weft_pass *pass, block_state *state,
+                                 const weft_tensor *x)
 {
-    const weft_tensor *normed = weft_pass_normed(pass);
     state->x = *x;
     WEFT_TRY_AS(weft_pass_lane(pass), "middle",
                 weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->middle));
+    if (b->norm1.weight)
+        WEFT_TRY(
+            weft_norm_run(pass, &b->norm1, x, NULL, NULL, weft_pass_normed(pass), &state->stats1));
+    return take_branch(pass, &b->after1, x, &state->branch1);
+}
 
-    const bool before = b->norm1.weight, after = b->after1.weight;
-    if (before)
-        WEFT_TRY(weft_norm_run(pass, &b->norm1, x, NULL, NULL, normed, &state->stats1));
-    WEFT_TRY(take_branch(pass, &b->after1, x, &state->branch1));
-    WEFT_TRY(weft_layer_forward(b->attention, pass, before ? normed : x,
-                                after ? &state->branch1 : &state->middle));
-    if (after)
+static weft_status attend(weft_block *b, weft_pass *pass, block_state *state, int part,
+                          weft_lane *lane, const weft_tensor *x)
+{
+    return weft_part_forward(b->attention, pass, part, lane,
+                             b->norm1.weight ? weft_pass_normed(pass) : x,
+                             b->after1.weight ? &state->branch1 : &state->middle);
+}
+
+/* Between attention and MLP. */
+static weft_status end_attention(weft_block *b, weft_pass *pass, block_state *state,
+                                 const weft_tensor *x)
+{
+    if (b->after1.weight)
         WEFT_TRY(weft_norm_run(pass, &b->after1, &state->branch1, NULL, NULL, &state->middle,
                                &state->after1));
     if (drops(b, pass))
         WEFT_TRY(drop(b, pass, 0, &state->middle, NULL, &state->middle));
-    if (before)
-        WEFT_TRY(weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, normed,
-                               &state->stats2));
+    if (b->norm1.weight)
+        WEFT_TRY(weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle,
+                               weft_pass_normed(pass), &state->stats2));
     else
         WEFT_TRY(add(pass, &state->middle, x, &state->middle));
     return take_branch(pass, &b->after2, x, &state->branch2);
@@ -150,17 +166,22 @@ static weft_status add_residual(weft_block *b, weft_pass *pass, block_state *sta
                           : add(pass, y, &state->middle, y);
 }
 
-static weft_status block_forward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *x,
-                                 weft_tensor *y)
+static weft_status block_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                                 const weft_tensor *x, weft_tensor *y)
 {
     weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
+    const int turn = turn_of(b->attention, pass, false), last = turn + turn_of(b->mlp, pass, false);
     if (part == 0)
-        return attend(b, pass, state, x);
-    return weft_part_kind_of(b->mlp, pass, false, part - 1) != WEFT_PART_NONE
-               ? weft_part_forward(b->mlp, pass, part - 1, mlp_input(b, pass, state),
-                                   b->after2.weight ? &state->branch2 : y)
-               : add_residual(b, pass, state, y);
+        WEFT_TRY(begin_forward(b, pass, state, x));
+    if (part <= turn)
+        WEFT_TRY(attend(b, pass, state, part, lane, x));
+    if (part == turn)
+        WEFT_TRY(end_attention(b, pass, state, x));
+    if (part >= turn)
+        WEFT_TRY(weft_part_forward(b->mlp, pass, part - turn, lane, mlp_input(b, pass, state),
+                                   b->after2.weight ? &state->branch2 : y));
+    return part == last ? add_residual(b, pass, state, y) : WEFT_OK;
 }
 
 /* --- the second half of a backward in two: before the MLP's, and before attention's ------------
@@ -228,9 +249,10 @@ static weft_status begin_backward(weft_layer *layer, weft_pass *pass, const weft
     return behind_backward(pass, &b->after2, &state->branch2, &state->after2, state);
 }
 
-/* dx collects dy (the residual) and both norms' gradients; dx and dy may be one place. */
-static weft_status end_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                weft_tensor *dx)
+/* Between MLP and attention. dx collects dy (the residual) and both norms' gradients; dx and dy may
+ * be one place. */
+static weft_status end_mlp(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                           weft_tensor *dx)
 {
     weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
@@ -248,25 +270,36 @@ static weft_status end_backward(weft_layer *layer, weft_pass *pass, const weft_t
         WEFT_TRY(weft_pass_defers(pass)
                      ? weft_pass_defer(pass, layer, rerun_norm1)
                      : weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
-    WEFT_TRY(behind_backward(pass, &b->after1, &state->branch1, &state->after1, state));
-    WEFT_TRY(weft_layer_backward(b->attention, pass, &state->dnormed, &state->branch));
-    WEFT_TRY(before ? weft_norm_backward_deferring(pass, &b->norm1, &state->branch, &state->x,
-                                                   &state->stats1, true, &state->deferred1, dx)
-                    : add(pass, dx, &state->branch, dx));
+    return behind_backward(pass, &b->after1, &state->branch1, &state->after1, state);
+}
+
+static weft_status end_backward(const weft_block *b, weft_pass *pass, block_state *state,
+                                weft_tensor *dx)
+{
+    WEFT_TRY(b->norm1.weight
+                 ? weft_norm_backward_deferring(pass, &b->norm1, &state->branch, &state->x,
+                                                &state->stats1, true, &state->deferred1, dx)
+                 : add(pass, dx, &state->branch, dx));
     weft_pass_release(pass, state->mark);
     return WEFT_OK;
 }
 
-static weft_status block_backward(weft_layer *layer, weft_pass *pass, int part,
+static weft_status block_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
                                   const weft_tensor *dy, weft_tensor *dx)
 {
-    weft_layer *mlp = ((weft_block *)layer)->mlp;
+    weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
+    const int turn = turn_of(b->mlp, pass, true), last = turn + turn_of(b->attention, pass, true);
     if (part == 0)
-        return begin_backward(layer, pass, dy);
-    return weft_part_kind_of(mlp, pass, true, part - 1) != WEFT_PART_NONE
-               ? weft_part_backward(mlp, pass, part - 1, &state->dnormed, &state->branch)
-               : end_backward(layer, pass, dy, dx);
+        WEFT_TRY(begin_backward(layer, pass, dy));
+    if (part <= turn)
+        WEFT_TRY(weft_part_backward(b->mlp, pass, part, lane, &state->dnormed, &state->branch));
+    if (part == turn)
+        WEFT_TRY(end_mlp(layer, pass, dy, dx));
+    if (part >= turn)
+        WEFT_TRY(weft_part_backward(b->attention, pass, part - turn, lane, &state->dnormed,
+                                    &state->branch));
+    return part == last ? end_backward(b, pass, state, dx) : WEFT_OK;
 }
 
 static void block_destroy(weft_layer *layer)
@@ -277,7 +310,7 @@ static void block_destroy(weft_layer *layer)
     free(layer);
 }
 
-static const weft_layer_parts block_parts = {block_part_kind, block_forward, block_backward};
+static const weft_layer_parts block_parts = {block_inside, block_forward, block_backward};
 
 static const weft_layer_ops block_ops = {
     .struct_bytes = sizeof block_ops,

@@ -1,4 +1,6 @@
 /* A layer runs one inside it; in a rehearsal that one may describe itself instead. */
+#include <stdlib.h>
+
 #include "core/device/device.h"
 #include "core/sized.h"
 #include "layers/pass/parts.h"
@@ -100,54 +102,167 @@ weft_status weft_layer_backward(weft_layer *child, weft_pass *pass, const weft_t
 
 /* --- parts ------------------------------------------------------------------------------------ */
 
-weft_part_kind weft_part_kind_of(const weft_layer *layer, weft_pass *pass, bool backward, int part)
+int weft_layer_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                      bool backward, weft_inside out[WEFT_MAX_INSIDE])
 {
     const weft_layer_parts *parts = weft_layer_table(layer).parts;
-    if (parts)
-        return parts->kind(layer, pass, backward, part);
-    return part == 0 ? WEFT_PART_COMPUTES : WEFT_PART_NONE;
+    return parts ? parts->inside(layer, model, pass, backward, out) : 0;
 }
 
-weft_status weft_part_forward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *x,
-                              weft_tensor *y)
+int weft_layer_count_parts(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                           bool backward)
+{
+    weft_inside inside[WEFT_MAX_INSIDE];
+    const int count = weft_layer_inside(layer, model, pass, backward, inside);
+    int num_parts = 1;
+    for (int i = 0; i < count; i++)
+        num_parts += (int)inside[i].program->num_tasks + 1;
+    return num_parts;
+}
+
+bool weft_part_at(const weft_layer *layer, const weft_model *model, weft_pass *pass, bool backward,
+                  int part, weft_body_part *out)
+{
+    weft_inside inside[WEFT_MAX_INSIDE];
+    const int count = weft_layer_inside(layer, model, pass, backward, inside);
+    *out = (weft_body_part){.lane = WEFT_LANE_COMPUTE};
+    for (; part > 0 && out->own < count; out->own++) {
+        const weft_inside *in = &inside[out->own];
+        if ((uint32_t)part <= in->program->num_tasks) {
+            out->program = in->program;
+            out->task = (uint32_t)part - 1;
+            if (in->lanes)
+                out->lane = (weft_lane_kind)in->lanes[in->program->tasks[out->task].lane];
+            return true;
+        }
+        part -= (int)in->program->num_tasks + 1;
+    }
+    return part == 0;
+}
+
+weft_status weft_part_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                              const weft_tensor *x, weft_tensor *y)
 {
     const weft_layer_parts *parts = weft_layer_table(layer).parts;
     const weft_layer *outer = innermost;
     if (!parts)
         return weft_layer_forward(layer, pass, x, y);
     innermost = layer;
-    const weft_status status = parts->forward(layer, pass, part, x, y);
+    const weft_status status = parts->forward(layer, pass, part, lane, x, y);
     innermost = outer;
     return weft_layer_failed(layer, "forward", status);
 }
 
-weft_status weft_part_backward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *dy,
-                               weft_tensor *dx)
+weft_status weft_part_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                               const weft_tensor *dy, weft_tensor *dx)
 {
     const weft_layer_parts *parts = weft_layer_table(layer).parts;
     const weft_layer *outer = innermost;
     if (!parts)
         return weft_layer_backward(layer, pass, dy, dx);
     innermost = layer;
-    const weft_status status = parts->backward(layer, pass, part, dy, dx);
+    const weft_status status = parts->backward(layer, pass, part, lane, dy, dx);
     innermost = outer;
     return weft_layer_failed(layer, "backward", status);
+}
+
+/* --- a body of one layer ---------------------------------------------------------------------- */
+
+/* Kept from pass to pass. */
+typedef struct weft_alone {
+    weft_arena arena;
+    const weft_task *inside; /* the first program's tasks */
+    weft_program body;
+    weft_executor executor;
+    weft_layer *layer;
+    weft_pass *pass;
+    const weft_tensor *from;
+    weft_tensor *to;
+    int part; /* the next one */
+    bool backward;
+} weft_alone;
+
+void weft_alone_destroy(weft_alone *alone)
+{
+    if (!alone)
+        return;
+    weft_executor_release(&alone->executor);
+    weft_arena_release(&alone->arena);
+    free(alone);
+}
+
+static bool part_of(const void *context, const weft_task *task, int part, weft_body_part *out)
+{
+    const weft_alone *a = context;
+    (void)task;
+    return weft_part_at(a->layer, a->pass->model, a->pass, a->backward, part, out);
+}
+
+static weft_status run_part(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_alone *a = context;
+    const weft_layer_parts *parts = weft_layer_table(a->layer).parts;
+    (void)task;
+    return (a->backward ? parts->backward : parts->forward)(a->layer, a->pass, a->part++, lane,
+                                                            a->from, a->to);
+}
+
+static weft_status make_body(weft_alone *a)
+{
+    const weft_task layer =
+        weft_task_of(WEFT_TASK_LAYER, a->backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION);
+    const weft_program whole = {.tasks = &layer, .num_tasks = 1};
+    for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
+        a->executor.run[kind] = run_part;
+    a->executor.context = a;
+    WEFT_TRY(weft_program_body(&whole, part_of, a, &a->arena, &a->body));
+    return weft_executor_prepare(&a->executor, a->pass->model->setup.device, a->body.num_tasks);
+}
+
+/* The layer's, made anew where its programs are others. inside: of the first. */
+static weft_status find_alone(weft_layer *layer, weft_pass *pass, bool backward,
+                              const weft_task *inside, weft_alone **out)
+{
+    weft_alone **kept = &layer->place->alone[backward];
+    if (*kept && (*kept)->inside != inside) {
+        weft_alone_destroy(*kept);
+        *kept = NULL;
+    }
+    *out = *kept;
+    if (*kept)
+        return WEFT_OK;
+    *out = *kept = calloc(1, sizeof **kept);
+    if (!*kept)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a layer's parts");
+    **kept = (weft_alone){.inside = inside, .layer = layer, .pass = pass, .backward = backward};
+    return make_body(*kept);
+}
+
+static weft_status run_alone(weft_layer *layer, weft_pass *pass, bool backward,
+                             const weft_tensor *from, weft_tensor *to)
+{
+    const weft_layer_parts *parts = weft_layer_table(layer).parts;
+    weft_body_part second;
+    weft_alone *a;
+    if (!weft_part_at(layer, pass->model, pass, backward, 1, &second))
+        return (backward ? parts->backward : parts->forward)(layer, pass, 0, pass->lane, from, to);
+    WEFT_TRY(find_alone(layer, pass, backward, second.program->tasks, &a));
+    a->pass = pass;
+    a->from = from;
+    a->to = to;
+    a->part = 0;
+    weft_pass_prepare(pass, &a->executor);
+    return weft_program_enqueue(&a->body, &a->executor);
 }
 
 weft_status weft_parts_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *y)
 {
-    const weft_layer_parts *parts = weft_layer_table(layer).parts;
-    for (int part = 0; parts->kind(layer, pass, false, part) != WEFT_PART_NONE; part++)
-        WEFT_TRY(parts->forward(layer, pass, part, x, y));
-    return WEFT_OK;
+    return run_alone(layer, pass, false, x, y);
 }
 
 weft_status weft_parts_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
                                 weft_tensor *dx)
 {
-    const weft_layer_parts *parts = weft_layer_table(layer).parts;
-    for (int part = 0; parts->kind(layer, pass, true, part) != WEFT_PART_NONE; part++)
-        WEFT_TRY(parts->backward(layer, pass, part, dy, dx));
-    return WEFT_OK;
+    return run_alone(layer, pass, true, dy, dx);
 }

@@ -53,7 +53,8 @@ typedef enum weft_task_kind {
     X(TO_DEVICE, "to_device")                                                                      \
     X(TO_HOST, "to_host")                                                                          \
     X(HOST, "host")                                                                                \
-    X(FILE, "file")
+    X(FILE, "file")                                                                                \
+    X(INSIDE, "inside")
 
 typedef enum weft_lane_kind {
 #define WEFT_LANE_ENUM(name, text) WEFT_LANE_##name,

@@ -1,4 +1,4 @@
-/* The tasks of attention over context-parallel ranks, and the runtime that runs them. */
+/* The tasks of attention over context-parallel ranks, and what these share. */
 #include "layers/context/context.h"
 
 #include <stdlib.h>
@@ -6,24 +6,10 @@
 
 #include "core/device/device.h"
 #include "kernels/kernels.h"
-#include "layers/pass/runner.h"
 #include "parallel/sequence.h"
 #include "schedule/operands.h"
 
 /* --- sizes ---------------------------------------------------------------------------------- */
-
-/* Sizes in elements. "Here" means the rows and heads that a rank attends: rows of `inner`
- * neighbours, 1 / inner of its heads. */
-typedef struct context_sizes {
-    size_t width_qkv, width_out; /* of the layer's own rows, all heads */
-    size_t rows, heads, groups;  /* here */
-    size_t in_group, head_dim;   /* query heads of a group */
-    size_t value_dim, pair;      /* a value; a key and a value */
-    size_t queries;              /* a row's, of all heads here */
-    size_t result, keys;         /* a row's result; its keys and values */
-    size_t block_keys, all_keys; /* keys of a block; keys that one task attends, which are all
-                                    ranks' for all_gather */
-} context_sizes;
 
 weft_context_plan weft_context_plan_of(const weft_shape *shape)
 {
@@ -60,10 +46,10 @@ bool weft_context_exchanges(const weft_context_plan *plan)
     return plan->inner > 1;
 }
 
-static context_sizes context_sizes_of(const weft_context_shape *s)
+static weft_context_sizes context_sizes_of(const weft_context_shape *s)
 {
     const size_t inner = (size_t)s->plan.inner;
-    context_sizes z = {
+    weft_context_sizes z = {
         .width_qkv = (s->heads + s->groups) * s->head_dim + s->groups * s->value_dim,
         .width_out = s->heads * s->value_dim,
         .rows = s->rows * inner,
@@ -88,7 +74,7 @@ static context_sizes context_sizes_of(const weft_context_shape *s)
  * tensor of the layer. */
 static size_t context_slot_bytes(const weft_context_shape *s, weft_slot_kind holds, bool backward)
 {
-    const context_sizes z = context_sizes_of(s);
+    const weft_context_sizes z = context_sizes_of(s);
     switch (holds) {
     case WEFT_SLOT_HOME:
         return weft_piece_bytes(
@@ -138,7 +124,7 @@ size_t weft_context_scratch_bytes(const weft_context_shape *s, bool backward)
 /* The most bytes that one operation sends or receives. */
 static size_t context_message_bytes(const weft_context_shape *s)
 {
-    const context_sizes z = context_sizes_of(s);
+    const weft_context_sizes z = context_sizes_of(s);
     const size_t each = weft_dtype_bytes(s->dtype);
     size_t bytes = 2 * z.block_keys * sizeof(float);
     if (s->plan.form == WEFT_CONTEXT_ALL_GATHER)
@@ -149,26 +135,16 @@ static size_t context_message_bytes(const weft_context_shape *s)
 }
 
 struct weft_context_runtime {
+    weft_device *device; /* borrowed */
     weft_comm *cp;
     weft_context_plan plan;
     weft_arena arena;
     weft_program programs[2]; /* forward, backward */
-    void **memory[2];         /* [num_slots], while a program is enqueued */
-    weft_runner runner;
-    size_t *send_bytes; /* [cp] */
-    bool *begun; /* [cp * WEFT_DEAL_MAX_RUNS]: whether a run of queries was attended before */
+    void **memory[2][2];      /* in a forward, in a backward of the model: by direction */
+    bool *begun[2];
+    weft_lane *keys, *gradients; /* of a ring: the keys', and their gradients' */
+    size_t *send_bytes;          /* [cp] */
 };
-
-/* The running program's data: the context of its tasks' functions. */
-typedef struct weft_context_work {
-    weft_context_runtime *runtime;
-    const weft_context_call *call;
-    const weft_program *program;
-    void **memory;
-    context_sizes sizes;
-    float *delta;
-    bool backward;
-} weft_context_work;
 
 /* The memory of an operand; NULL: the task has none. */
 static void *slot_of(const weft_context_work *w, const weft_task *task, weft_operand_name name)
@@ -204,7 +180,7 @@ static weft_status move_keys(const weft_context_work *w, weft_lane *lane, size_t
                              weft_dtype from_dtype, const void *from, bool from_packed,
                              weft_dtype to_dtype, void *to)
 {
-    const context_sizes *z = &w->sizes;
+    const weft_context_sizes *z = &w->sizes;
     const size_t queries = z->in_group * z->head_dim, apart = queries + z->pair;
     return move_rows(lane, rows * z->groups, z->pair, from_dtype,
                      from_packed ? from : at(from, queries, from_dtype),
@@ -216,9 +192,9 @@ static weft_status move_keys(const weft_context_work *w, weft_lane *lane, size_t
 static weft_status deal_heads(const weft_context_work *w, weft_lane *lane, size_t width,
                               const void *from, void *to, bool back)
 {
-    const size_t rows = w->call->shape.rows, inner = (size_t)w->runtime->plan.inner;
+    const size_t rows = w->call.shape.rows, inner = (size_t)w->runtime->plan.inner;
     const size_t part = width / inner;
-    const weft_dtype dtype = w->call->shape.dtype;
+    const weft_dtype dtype = w->call.shape.dtype;
     for (size_t i = 0; i < inner; i++)
         WEFT_TRY(move_rows(lane, rows, part, dtype,
                            at(from, back ? i * rows * part : i * part, dtype), back ? part : width,
@@ -231,7 +207,7 @@ static weft_status deal_heads(const weft_context_work *w, weft_lane *lane, size_
 static weft_status run_permute(void *context, const weft_task *task, weft_lane *lane)
 {
     const weft_context_work *w = context;
-    const weft_context_call *c = w->call;
+    const weft_context_call *c = &w->call;
     void *to = slot_of(w, task, WEFT_OPERAND_TO);
     if (task->flow == WEFT_FLOW_KEYS) {
         const void *heads = slot_of(w, task, WEFT_OPERAND_FROM);
@@ -255,7 +231,7 @@ static weft_status exchange(const weft_context_work *w, weft_lane *lane, size_t 
     const size_t part = width / (size_t)inner;
     for (int i = 0; i < inner; i++)
         r->send_bytes[first + i] =
-            w->call->shape.rows * part * weft_dtype_bytes(w->call->shape.dtype);
+            w->call.shape.rows * part * weft_dtype_bytes(w->call.shape.dtype);
     return weft_all_to_all(r->cp, lane, from, r->send_bytes, to, r->send_bytes);
 }
 
@@ -278,7 +254,7 @@ static weft_status run_gather(void *context, const weft_task *task, weft_lane *l
     const weft_context_work *w = context;
     return weft_all_gather(w->runtime->cp, lane, slot_of(w, task, WEFT_OPERAND_FROM),
                            slot_of(w, task, WEFT_OPERAND_TO), w->sizes.block_keys,
-                           w->call->shape.dtype);
+                           w->call.shape.dtype);
 }
 
 static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
@@ -297,7 +273,7 @@ static weft_status run_shift(void *context, const weft_task *task, weft_lane *la
     const bool gradient = task->flow == WEFT_FLOW_GRADIENT;
     const int cp = r->plan.cp, rank = weft_comm_rank(r->cp);
     const size_t bytes =
-        w->sizes.block_keys * weft_dtype_bytes(gradient ? WEFT_F32 : w->call->shape.dtype);
+        w->sizes.block_keys * weft_dtype_bytes(gradient ? WEFT_F32 : w->call.shape.dtype);
     return weft_send_recv(
         r->cp, lane, (rank + r->plan.inner) % cp, slot_of(w, task, WEFT_OPERAND_FROM), bytes,
         (rank + cp - r->plan.inner) % cp, slot_of(w, task, WEFT_OPERAND_TO), bytes, gradient);
@@ -325,12 +301,12 @@ static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane
 static weft_status place_gradients(const weft_context_work *w, const weft_task *task,
                                    weft_lane *lane)
 {
-    const context_sizes *z = &w->sizes;
-    const weft_dtype dtype = w->call->shape.dtype;
+    const weft_context_sizes *z = &w->sizes;
+    const weft_dtype dtype = w->call.shape.dtype;
     const size_t queries = z->in_group * z->head_dim;
     const float *arrived = slot_of(w, task, WEFT_OPERAND_FROM);
     float *share = slot_of(w, task, WEFT_OPERAND_KEYS);
-    void *heads = slot_of(w, task, WEFT_OPERAND_TO), *to = heads ? heads : w->call->dqkv;
+    void *heads = slot_of(w, task, WEFT_OPERAND_TO), *to = heads ? heads : w->call.dqkv;
     WEFT_TRY(move_rows(lane, z->rows * z->groups, queries, WEFT_F32,
                        slot_of(w, task, WEFT_OPERAND_Y), queries, dtype, to, queries + z->pair));
     if (arrived && share)
@@ -341,7 +317,7 @@ static weft_status place_gradients(const weft_context_work *w, const weft_task *
 static weft_status run_place(void *context, const weft_task *task, weft_lane *lane)
 {
     const weft_context_work *w = context;
-    const weft_context_call *c = w->call;
+    const weft_context_call *c = &w->call;
     const void *from = slot_of(w, task, WEFT_OPERAND_FROM);
     if (task->flow == WEFT_FLOW_GRADIENT)
         return place_gradients(w, task, lane);
@@ -368,7 +344,7 @@ typedef struct stretch {
 static stretch runs_of(const weft_context_work *w, int block)
 {
     const weft_context_plan *plan = &w->runtime->plan;
-    const int each = plan->inner * w->call->cut->num_runs;
+    const int each = plan->inner * w->call.cut->num_runs;
     return (stretch){block * each, each};
 }
 
@@ -384,14 +360,14 @@ typedef struct pair {
 
 static const void *queries_of(const weft_context_work *w)
 {
-    return weft_context_exchanges(&w->runtime->plan) ? w->call->heads : w->call->qkv;
+    return weft_context_exchanges(&w->runtime->plan) ? w->call.heads : w->call.qkv;
 }
 
 static weft_status attend_forward(const weft_context_work *w, const weft_task *task,
                                   weft_lane *lane, const pair *p)
 {
-    const context_sizes *z = &w->sizes;
-    const weft_dtype dtype = w->call->shape.dtype;
+    const weft_context_sizes *z = &w->sizes;
+    const weft_dtype dtype = w->call.shape.dtype;
     const char *keys = slot_of(w, task, WEFT_OPERAND_KEYS), *qkv = queries_of(w);
     const void *k = keys ? keys : at(qkv, z->in_group * z->head_dim, dtype);
     k = at(k, p->key_rows * p->shape.k_token_stride, dtype);
@@ -400,16 +376,16 @@ static weft_status attend_forward(const weft_context_work *w, const weft_task *t
         lane, &WEFT_ARGS(weft_attention_forward_args, .shape = p->shape, .dtype = dtype,
                          .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
                          .v = at(k, z->head_dim, dtype), .out = partial + p->query_rows * z->result,
-                         .lse = w->call->lse + p->query_rows * z->heads,
-                         .first_seen = p->first_seen, .first_key = p->first_key, .piece = p->piece,
-                         .value_dim = z->value_dim, .variant = p->variant));
+                         .lse = w->call.lse + p->query_rows * z->heads, .first_seen = p->first_seen,
+                         .first_key = p->first_key, .piece = p->piece, .value_dim = z->value_dim,
+                         .variant = p->variant));
 }
 
 static weft_status attend_backward(const weft_context_work *w, const weft_task *task,
                                    weft_lane *lane, const pair *p)
 {
-    const context_sizes *z = &w->sizes;
-    const weft_context_call *c = w->call;
+    const weft_context_sizes *z = &w->sizes;
+    const weft_context_call *c = &w->call;
     const weft_dtype dtype = c->shape.dtype;
     const size_t result = p->query_rows * z->result;
     const bool exchanged = weft_context_exchanges(&w->runtime->plan);
@@ -437,12 +413,12 @@ static weft_status attend_backward(const weft_context_work *w, const weft_task *
 /* The shape of a pair's call, without the queries' position. */
 static weft_attention_shape shape_of(const weft_context_work *w, const weft_task *task)
 {
-    const context_sizes *z = &w->sizes;
-    weft_attention_shape shape = w->call->attention;
+    const weft_context_sizes *z = &w->sizes;
+    weft_attention_shape shape = w->call.attention;
     const size_t width = z->in_group * z->head_dim + z->pair;
     const bool packed = weft_task_slot(task, WEFT_OPERAND_KEYS) >= 0;
-    shape.seq_q = shape.seq_k = w->call->cut->run_length;
-    shape.batch = w->call->shape.batch;
+    shape.seq_q = shape.seq_k = w->call.cut->run_length;
+    shape.batch = w->call.shape.batch;
     shape.heads = z->heads;
     shape.groups = z->groups;
     shape.head_dim = z->head_dim;
@@ -460,8 +436,8 @@ static weft_attention_shape shape_of(const weft_context_work *w, const weft_task
 static const void *sinks_of(const weft_context_work *w)
 {
     const size_t part = (size_t)(weft_comm_rank(w->runtime->cp) % w->runtime->plan.inner);
-    const void *sinks = w->call->variant.sinks;
-    return sinks ? at(sinks, part * w->sizes.heads, w->call->shape.dtype) : NULL;
+    const void *sinks = w->call.variant.sinks;
+    return sinks ? at(sinks, part * w->sizes.heads, w->call.shape.dtype) : NULL;
 }
 
 static weft_status zero_gradients(const weft_context_work *w, const weft_task *task,
@@ -479,7 +455,7 @@ static weft_status zero_gradients(const weft_context_work *w, const weft_task *t
 /* Backward attends a ring's own block in two halves: early queries first, late ones at the end. */
 static bool is_attended(const weft_context_work *w, const weft_task *task, int query)
 {
-    const int each = w->call->cut->num_runs;
+    const int each = w->call.cut->num_runs;
     if (task->flow != WEFT_FLOW_OWN || weft_context_blocks(&w->runtime->plan) == 1)
         return true;
     return (query % each < each / 2) == (task->part == 0);
@@ -502,27 +478,27 @@ static weft_status run_attend(void *context, const weft_task *task, weft_lane *l
 {
     const weft_context_work *w = context;
     const weft_context_plan *plan = &w->runtime->plan;
-    const weft_sequence_cut *cut = w->call->cut;
+    const weft_sequence_cut *cut = w->call.cut;
     const int blocks = weft_context_blocks(plan),
               mine = weft_comm_rank(w->runtime->cp) / plan->inner;
     const stretch queries = runs_of(w, mine);
     stretch keys = runs_of(w, (mine + blocks - task->part) % (plan->cp / plan->inner));
     if (plan->form == WEFT_CONTEXT_ALL_GATHER)
         keys = (stretch){0, plan->cp * cut->num_runs};
-    const size_t run_rows = cut->run_length * w->call->shape.batch;
-    pair p = {.shape = shape_of(w, task), .variant = w->call->variant};
+    const size_t run_rows = cut->run_length * w->call.shape.batch;
+    pair p = {.shape = shape_of(w, task), .variant = w->call.variant};
     p.variant.sinks = sinks_of(w);
     if (w->backward)
         WEFT_TRY(zero_gradients(w, task, lane));
     for (int q = 0; q < queries.count; q++) {
         const int32_t query_run = cut->runs[queries.first + q];
-        bool *begun = &w->runtime->begun[q];
+        bool *begun = &w->begun[q];
         if (!is_attended(w, task, q))
             continue;
         p.shape.first_query = (size_t)query_run * cut->run_length;
         p.query_rows = (size_t)q * run_rows;
-        if (w->call->first_seen)
-            p.first_seen = w->call->first_seen + (size_t)query_run * run_rows;
+        if (w->call.first_seen)
+            p.first_seen = w->call.first_seen + (size_t)query_run * run_rows;
         for (int k = 0; k < keys.count; k++) {
             const int32_t key_run = cut->runs[keys.first + k];
             if (key_run > query_run)
@@ -541,33 +517,34 @@ static weft_status run_attend(void *context, const weft_task *task, weft_lane *l
 
 /* --- the runtime --------------------------------------------------------------------------- */
 
-typedef weft_status (*run_function)(void *context, const weft_task *task, weft_lane *lane);
-static const run_function runs[WEFT_NUM_TASK_KINDS] = {
+static const weft_task_function runs[WEFT_NUM_TASK_KINDS] = {
     [WEFT_TASK_PERMUTE] = run_permute, [WEFT_TASK_DISPATCH] = run_dispatch,
     [WEFT_TASK_COMBINE] = run_combine, [WEFT_TASK_GATHER] = run_gather,
     [WEFT_TASK_REDUCE] = run_reduce,   [WEFT_TASK_SHIFT] = run_shift,
     [WEFT_TASK_SUM] = run_sum,         [WEFT_TASK_PLACE] = run_place,
 };
 
-static weft_status run_named(void *context, const weft_task *task, weft_lane *lane)
+static weft_status run_named(weft_context_work *w, const weft_task *task, weft_lane *lane)
 {
-    WEFT_TRY_AS(lane, "context", runs[task->kind](context, task, lane));
+    if (task->kind == WEFT_TASK_ATTEND)
+        return run_attend(w, task, lane);
+    WEFT_TRY_AS(lane, "context", runs[task->kind](w, task, lane));
     return WEFT_OK;
 }
 
-static void bind_tasks(weft_executor *executor)
+weft_status weft_context_run_task(weft_context_work *w, const weft_task *task, weft_lane *lane)
 {
-    executor->inner = WEFT_INNER_ATTENTION;
-    for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
-        if (runs[kind])
-            executor->run[kind] = run_named;
-    executor->run[WEFT_TASK_ATTEND] = run_attend;
+    const weft_note_scope scope =
+        weft_note_task(lane, WEFT_INNER_ATTENTION, task->kind, task->flow);
+    const weft_status status = run_named(w, task, lane);
+    weft_note_leave(lane, scope);
+    return status;
 }
 
 /* Sets the slots' memory: tensors of the call, or pieces of the scratch. */
 static void bind_slots(weft_context_work *w)
 {
-    const weft_context_call *c = w->call;
+    const weft_context_call *c = &w->call;
     char *scratch = c->scratch;
     for (int32_t i = 0; i < w->program->num_slots; i++) {
         const weft_slot_kind holds = (weft_slot_kind)w->program->slots[i].holds;
@@ -585,8 +562,8 @@ static void bind_slots(weft_context_work *w)
 /* Of the heads here, by runs of queries; where ranks exchange heads, others add those of theirs. */
 static weft_status add_sinks(const weft_context_work *w, weft_lane *lane)
 {
-    const weft_context_call *c = w->call;
-    const context_sizes *z = &w->sizes;
+    const weft_context_call *c = &w->call;
+    const weft_context_sizes *z = &w->sizes;
     const int mine = weft_comm_rank(w->runtime->cp), inner = w->runtime->plan.inner;
     const size_t all = c->shape.heads, first = (size_t)(mine % inner) * z->heads;
     const size_t rows = c->cut->run_length * c->shape.batch;
@@ -604,58 +581,65 @@ static weft_status add_sinks(const weft_context_work *w, weft_lane *lane)
     return WEFT_OK;
 }
 
-static weft_status run(weft_context_runtime *r, weft_lane *compute, const weft_context_call *call,
-                       bool backward)
+void weft_context_begin(weft_context_work *w, weft_context_runtime *r,
+                        const weft_context_call *call, bool backward, bool in_backward)
 {
-    weft_context_work w = {.runtime = r,
-                           .call = call,
-                           .program = &r->programs[backward],
-                           .memory = r->memory[backward],
-                           .sizes = context_sizes_of(&call->shape),
-                           .backward = backward};
-    bind_slots(&w);
-    memset(r->begun, 0, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS * sizeof *r->begun);
-    WEFT_TRY(weft_runner_enqueue(&r->runner, w.program, compute, &w));
-    return backward && call->dsinks ? add_sinks(&w, compute) : WEFT_OK;
+    *w = (weft_context_work){.runtime = r,
+                             .call = *call,
+                             .program = &r->programs[backward],
+                             .memory = r->memory[in_backward][backward],
+                             .begun = r->begun[in_backward],
+                             .sizes = context_sizes_of(&call->shape),
+                             .backward = backward};
+    bind_slots(w);
+    memset(w->begun, 0, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS * sizeof *w->begun);
 }
 
-weft_status weft_context_forward(weft_context_runtime *r, weft_lane *compute,
-                                 const weft_context_call *call)
+weft_status weft_context_end(const weft_context_work *w, weft_lane *compute)
 {
-    return run(r, compute, call, false);
+    return w->backward && w->call.dsinks ? add_sinks(w, compute) : WEFT_OK;
 }
 
-weft_status weft_context_backward(weft_context_runtime *r, weft_lane *compute,
-                                  const weft_context_call *call)
+/* Exchanges run on the compute lane. In a body the lane `reduce` is that of parameters' gradients,
+ * so that a ring's are on the other of the two that messages have. */
+weft_inside weft_context_inside(const weft_context_runtime *r, bool backward)
 {
-    return run(r, compute, call, true);
+    static const uint8_t of_a_ring[WEFT_NUM_LANES] = {
+        [WEFT_LANE_SEND] = WEFT_LANE_SEND, [WEFT_LANE_REDUCE] = WEFT_LANE_RECEIVE};
+    return (weft_inside){&r->programs[backward], r->keys ? of_a_ring : NULL};
 }
 
-weft_executor *weft_context_executor(weft_context_runtime *r)
+void weft_context_runtime_lanes(const weft_context_runtime *r, weft_lane *lanes[WEFT_NUM_LANES])
 {
-    return &r->runner.strands[0].executor;
+    lanes[WEFT_LANE_SEND] = r->keys;
+    lanes[WEFT_LANE_RECEIVE] = r->gradients;
 }
 
 static weft_status make_programs(weft_context_runtime *r)
 {
+    const size_t num_runs = (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS;
     for (int backward = 0; backward < 2; backward++)
         WEFT_TRY(weft_program_context(&r->plan, backward, &r->arena, &r->programs[backward]));
-    if (!weft_device_is_note(r->runner.device))
+    if (!weft_device_is_note(r->device))
         WEFT_TRY(weft_program_context_check(&r->plan, &r->programs[0], &r->programs[1]));
-    WEFT_TRY(weft_runner_memory(&r->arena, r->programs, r->memory));
-    bind_tasks(&r->runner.strands[0].executor);
-    return weft_runner_prepare(&r->runner, r->programs, 2);
+    for (int i = 0; i < 4; i++) {
+        WEFT_TRY(
+            WEFT_ARRAY(&r->arena, (size_t)r->programs[i % 2].num_slots, &r->memory[i / 2][i % 2]));
+    }
+    for (int i = 0; i < 2; i++) {
+        WEFT_TRY(WEFT_ARRAY(&r->arena, num_runs, &r->begun[i]));
+    }
+    return WEFT_OK;
 }
 
 static weft_status init(weft_context_runtime *r)
 {
-    static const weft_runner_lane of_a_ring[] = {{WEFT_LANE_SEND, 0, "keys"},
-                                                 {WEFT_LANE_REDUCE, 0, "keys' gradients"}};
     WEFT_TRY(make_programs(r));
     WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)r->plan.cp, &r->send_bytes));
-    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS, &r->begun));
-    return weft_context_blocks(&r->plan) > 1 ? weft_runner_create_lanes(&r->runner, of_a_ring, 2)
-                                             : WEFT_OK;
+    if (weft_context_blocks(&r->plan) == 1)
+        return WEFT_OK;
+    WEFT_TRY(weft_lane_create(r->device, 0, "keys", &r->keys));
+    return weft_lane_create(r->device, 0, "keys' gradients", &r->gradients);
 }
 
 weft_status weft_context_runtime_create(weft_device *device, weft_comm *cp,
@@ -664,7 +648,7 @@ weft_status weft_context_runtime_create(weft_device *device, weft_comm *cp,
     weft_context_runtime *r = calloc(1, sizeof *r);
     if (!r)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for attention over context-parallel ranks");
-    r->runner.device = device;
+    r->device = device;
     r->cp = cp;
     r->plan = *plan;
     const weft_status status = init(r);
@@ -680,7 +664,8 @@ void weft_context_runtime_destroy(weft_context_runtime *r)
 {
     if (!r)
         return;
-    weft_runner_release(&r->runner);
+    weft_lane_destroy(r->keys);
+    weft_lane_destroy(r->gradients);
     weft_arena_release(&r->arena);
     free(r);
 }
@@ -688,5 +673,9 @@ void weft_context_runtime_destroy(weft_context_runtime *r)
 weft_status weft_context_runtime_reserve(weft_context_runtime *r, weft_lane *compute,
                                          const weft_context_shape *shape)
 {
-    return weft_runner_reserve(&r->runner, r->cp, compute, context_message_bytes(shape));
+    weft_lane *const lanes[] = {compute, r->keys, r->gradients};
+    for (int i = 0; i < 3; i++)
+        if (lanes[i])
+            WEFT_TRY(weft_comm_reserve(r->cp, lanes[i], context_message_bytes(shape)));
+    return WEFT_OK;
 }

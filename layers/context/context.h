@@ -1,6 +1,6 @@
-/* Runs the programs of schedule/context.h (attention over context-parallel ranks) between the
- * layer's linears, in place of the kernel that sees all keys. One thread drives a model. Private to
- * layers/. */
+/* The tasks of schedule/context.h's programs (attention over context-parallel ranks), which stand
+ * between the layer's linears in place of the kernel that sees all keys. One thread drives a model.
+ * Private to layers/. */
 #ifndef WEFT_LAYERS_CONTEXT_CONTEXT_H
 #define WEFT_LAYERS_CONTEXT_CONTEXT_H
 
@@ -8,6 +8,7 @@
 
 #include "comm/comm.h"
 #include "layers/describe/describe.h"
+#include "layers/pass/parts.h"
 #include "parallel/sequence.h"
 #include "schedule/context.h"
 #include "schedule/run.h"
@@ -59,14 +60,44 @@ void weft_context_runtime_destroy(weft_context_runtime *runtime); /* NULL is leg
 /* Calls weft_comm_reserve on the compute lane and on the runtime's lanes. */
 weft_status weft_context_runtime_reserve(weft_context_runtime *runtime, weft_lane *compute,
                                          const weft_context_shape *shape) WEFT_CHECKED;
-/* The executor, for timelines. */
-weft_executor *weft_context_executor(weft_context_runtime *runtime);
+/* The program of a direction, inside a layer. */
+weft_inside weft_context_inside(const weft_context_runtime *runtime, bool backward);
+/* Adds the lanes of a body's tasks. */
+void weft_context_runtime_lanes(const weft_context_runtime *runtime,
+                                weft_lane *lanes[WEFT_NUM_LANES]);
 
-/* Enqueue the program behind earlier work of `compute`, and make `compute` wait for its end.
- * Collective over cp. */
-weft_status weft_context_forward(weft_context_runtime *runtime, weft_lane *compute,
-                                 const weft_context_call *call) WEFT_CHECKED;
-weft_status weft_context_backward(weft_context_runtime *runtime, weft_lane *compute,
-                                  const weft_context_call *call) WEFT_CHECKED;
+/* Sizes in elements. "Here" means the rows and heads that a rank attends: rows of `inner`
+ * neighbours, 1 / inner of its heads. */
+typedef struct weft_context_sizes {
+    size_t width_qkv, width_out; /* of the layer's own rows, all heads */
+    size_t rows, heads, groups;  /* here */
+    size_t in_group, head_dim;   /* query heads of a group */
+    size_t value_dim, pair;      /* a value; a key and a value */
+    size_t queries;              /* a row's, of all heads here */
+    size_t result, keys;         /* a row's result; its keys and values */
+    size_t block_keys, all_keys; /* keys of a block; keys that one task attends, which are all
+                                    ranks' for all_gather */
+} weft_context_sizes;
+
+/* A program of the layer that is being enqueued. */
+typedef struct weft_context_work {
+    weft_context_runtime *runtime;
+    weft_context_call call;
+    const weft_program *program;
+    void **memory; /* by slot */
+    bool *begun;   /* [cp * WEFT_DEAL_MAX_RUNS]: whether a run of queries was attended before */
+    weft_context_sizes sizes;
+    float *delta;
+    bool backward;
+} weft_context_work;
+
+/* Readies a direction's program; in_backward: of a model's backward, where forwards run, too. The
+ * caller enqueues its tasks in order, each on its lane, and calls end once `compute` is behind all
+ * of them. Collective over cp. */
+void weft_context_begin(weft_context_work *work, weft_context_runtime *runtime,
+                        const weft_context_call *call, bool backward, bool in_backward);
+weft_status weft_context_run_task(weft_context_work *work, const weft_task *task,
+                                  weft_lane *lane) WEFT_CHECKED;
+weft_status weft_context_end(const weft_context_work *work, weft_lane *compute) WEFT_CHECKED;
 
 #endif

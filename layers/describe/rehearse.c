@@ -460,22 +460,23 @@ static weft_status run_leaving(weft_rehearsal *r, weft_layer *layer, const place
     weft_tensor dy = r->model.memory.gradients[0], dx = r->model.memory.gradients[1];
     weft_stack *scratch = &r->model.memory.scratch;
     weft_deferred *d = &r->deferred;
-    weft_part_kind next = weft_part_kind_of(layer, &r->pass, true, 0);
+    weft_body_part next;
+    bool goes_on = true;
     scratch->peak_bytes = scratch->used_bytes;
     out->begun_scratch_bytes = 0;
     weft_deferred_empty(d);
     r->pass.listed = at->index;
-    for (int part = 0; next != WEFT_PART_NONE; part++) {
+    for (int part = 0; goes_on; part++) {
         r->pass.defers = true;
-        const weft_status status = weft_part_backward(layer, &r->pass, part, &dy, &dx);
+        const weft_status status = weft_part_backward(layer, &r->pass, part, r->lane, &dy, &dx);
         r->pass.defers = false;
         WEFT_TRY(status);
-        next = weft_part_kind_of(layer, &r->pass, true, part + 1);
-        if (next == WEFT_PART_COMPUTES)
+        goes_on = weft_part_at(layer, &r->model, &r->pass, true, part + 1, &next);
+        if (goes_on && !weft_body_travels((int)next.lane))
             continue;
-        if (next == WEFT_PART_TRAVELS && out->begun_scratch_bytes == 0)
+        if (goes_on && out->begun_scratch_bytes == 0)
             out->begun_scratch_bytes = scratch->used_bytes;
-        if (next == WEFT_PART_NONE) {
+        if (!goes_on) {
             out->leaving_scratch_bytes = scratch->peak_bytes;
             scratch->peak_bytes = scratch->used_bytes;
         }

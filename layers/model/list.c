@@ -5,6 +5,7 @@
 
 #include "core/sized.h"
 #include "layers/outline/outline.h"
+#include "layers/pass/parts.h"
 #include "layers/pass/pass.h"
 
 weft_status weft_model_add(weft_model *model, weft_layer *layer)
@@ -337,6 +338,8 @@ void weft_model_forget(weft_model *model)
     free(model->tree.uses);
     while (model->tree.places) {
         weft_layer_place *next = model->tree.places->next;
+        for (int backward = 0; backward < 2; backward++)
+            weft_alone_destroy(model->tree.places->alone[backward]);
         free(model->tree.places);
         model->tree.places = next;
     }

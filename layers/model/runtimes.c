@@ -36,7 +36,10 @@ weft_status weft_model_create_moe(weft_model *model)
                    weft_dtype_bytes(shape->dtype) / (size_t)shape->ep;
     if (o->pipeline.num_partitions > 1)
         bytes /= (size_t)o->pipeline.num_partitions;
-    WEFT_TRY(weft_moe_runtime_create(model->setup.device, o, d.exchange, bytes, &model->moe));
+    weft_moe_options own = *o;
+    if (shape->etp == 1)
+        own.form = WEFT_EXCHANGE_BASELINE;
+    WEFT_TRY(weft_moe_runtime_create(model->setup.device, &own, d.exchange, bytes, &model->moe));
     return use_pipeline(model, &model->moe->current->pipeline);
 }
 

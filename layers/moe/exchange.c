@@ -5,27 +5,16 @@
  * A block (what one EP rank sends another) is cut into chunks, a chunk into a slice for each ETP
  * rank. A cut depends only on the block's size, so both ends cut alike. Slices are padded to the
  * first one's size where an all-gather needs equal shares. */
-#include "layers/moe/internal.h"
 #include "layers/moe/moe.h"
-#include "layers/pass/pass.h"
+
+#include <string.h>
+
+#include "schedule/body.h"
 #include "schedule/operands.h"
 
-enum { ALIGNMENT = 64, MAX_STAGING = 4 };
+enum { ALIGNMENT = 64 };
 
-typedef struct movement {
-    const weft_exchange_memory *memory;
-    weft_comm *ep, *etp;
-    const char *send;
-    char *recv;
-    const size_t *send_bytes, *recv_bytes;
-    size_t num_chunks;
-    bool all; /* o1_paper: the rank's own block travels too */
-    /* By slot. arrived: this rank's slices of a chunk, by peer; gathered: all ETP ranks' slices,
-     * [t][share]. */
-    char *staging[MAX_STAGING];
-    char *packed[MAX_STAGING]; /* this rank's slices to send */
-    size_t *sent, *came;       /* host: [ep], bytes of the current chunk */
-} movement;
+typedef weft_moe_movement movement;
 
 static size_t round_up(size_t bytes)
 {
@@ -80,11 +69,11 @@ static size_t share_bytes(const movement *m, const size_t *block_bytes, size_t c
 }
 
 /* The chunks are not all of one size, and the first is never smaller than the others. */
-static weft_status take_staging(movement *m, const weft_program *program)
+static weft_status take_staging(movement *m, const weft_program *program,
+                                const weft_exchange_memory *memory)
 {
     size_t t = (size_t)weft_comm_size(m->etp), ep = (size_t)weft_comm_size(m->ep);
     size_t sent = share_bytes(m, m->send_bytes, 0), came = share_bytes(m, m->recv_bytes, 0);
-    const weft_exchange_memory *memory = m->memory;
     void *sizes;
     WEFT_TRY(memory->host(memory->context, 2 * ep * sizeof(size_t), &sizes));
     m->sent = sizes;
@@ -102,13 +91,17 @@ static weft_status take_staging(movement *m, const weft_program *program)
     return WEFT_OK;
 }
 
-/* Drops all but this rank's slice, and exchanges it. */
-static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)
+static int slot_of(const movement *m, const weft_task *task, weft_operand_name name)
 {
-    movement *m = context;
+    return weft_task_slot(task, name) - m->first_slot;
+}
+
+/* Drops all but this rank's slice, and exchanges it. */
+static weft_status run_dispatch(movement *m, const weft_task *task, weft_lane *lane)
+{
     size_t chunk = (size_t)task->part, to = 0, at = 0;
     size_t rank = (size_t)weft_comm_rank(m->etp);
-    int slot = weft_task_slot(task, WEFT_OPERAND_TO);
+    int slot = slot_of(m, task, WEFT_OPERAND_TO);
     char *packed = m->packed[slot];
     for (int peer = 0; peer < weft_comm_size(m->ep); peer++) {
         span s = slice_of(m, m->send_bytes[peer], chunk, rank);
@@ -123,19 +116,17 @@ static weft_status run_dispatch(void *context, const weft_task *task, weft_lane 
     return weft_all_to_all(m->ep, lane, packed, m->sent, m->staging[slot], m->came);
 }
 
-static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
+static weft_status run_gather(const movement *m, const weft_task *task, weft_lane *lane)
 {
-    const movement *m = context;
-    return weft_all_gather(m->etp, lane, m->staging[weft_task_slot(task, WEFT_OPERAND_FROM)],
-                           m->staging[weft_task_slot(task, WEFT_OPERAND_TO)],
+    return weft_all_gather(m->etp, lane, m->staging[slot_of(m, task, WEFT_OPERAND_FROM)],
+                           m->staging[slot_of(m, task, WEFT_OPERAND_TO)],
                            share_bytes(m, m->recv_bytes, (size_t)task->part), WEFT_U8);
 }
 
-static weft_status run_place(void *context, const weft_task *task, weft_lane *lane)
+static weft_status run_place(const movement *m, const weft_task *task, weft_lane *lane)
 {
-    const movement *m = context;
     size_t chunk = (size_t)task->part, share = share_bytes(m, m->recv_bytes, chunk);
-    const char *gathered = m->staging[weft_task_slot(task, WEFT_OPERAND_FROM)];
+    const char *gathered = m->staging[slot_of(m, task, WEFT_OPERAND_FROM)];
     for (int rank = 0; rank < weft_comm_size(m->etp); rank++) {
         const char *from = gathered + (size_t)rank * share;
         char *block = m->recv;
@@ -151,11 +142,18 @@ static weft_status run_place(void *context, const weft_task *task, weft_lane *la
     return WEFT_OK;
 }
 
-void weft_moe_bind_exchange_tasks(weft_executor *executor)
+bool weft_moe_is_chunk(const weft_task *task)
 {
-    executor->run[WEFT_TASK_DISPATCH] = run_dispatch;
-    executor->run[WEFT_TASK_GATHER] = run_gather;
-    executor->run[WEFT_TASK_PLACE] = run_place;
+    return task->flow == WEFT_FLOW_NONE &&
+           (task->kind == WEFT_TASK_DISPATCH || task->kind == WEFT_TASK_GATHER ||
+            task->kind == WEFT_TASK_PLACE);
+}
+
+weft_status weft_moe_exchange_chunk(weft_moe_movement *m, const weft_task *task, weft_lane *lane)
+{
+    return task->kind == WEFT_TASK_DISPATCH ? run_dispatch(m, task, lane)
+           : task->kind == WEFT_TASK_GATHER ? run_gather(m, task, lane)
+                                            : run_place(m, task, lane);
 }
 
 static weft_status copy_own_block(const movement *m, weft_lane *lane)
@@ -169,55 +167,89 @@ static weft_status copy_own_block(const movement *m, weft_lane *lane)
     return weft_lane_copy(lane, m->recv + to, m->send + from, m->send_bytes[rank]);
 }
 
-static weft_status run_program(weft_moe_runtime *r, movement *m, weft_lane *lane)
+weft_status weft_moe_exchange_begin(const weft_moe_runtime *r, weft_moe_movement *m,
+                                    const weft_exchange_memory *memory, weft_lane *lane)
 {
-    WEFT_TRY(take_staging(m, &r->exchange_program));
-    if (!m->all)
-        WEFT_TRY(copy_own_block(m, lane));
-    return weft_runner_enqueue(&r->exchanging, &r->exchange_program, lane, m);
+    m->num_chunks = r->options.num_chunks > 0 ? (size_t)r->options.num_chunks : 1;
+    m->all = r->options.form == WEFT_EXCHANGE_O1_PAPER;
+    if (weft_comm_size(m->etp) == 1 || r->options.form == WEFT_EXCHANGE_BASELINE)
+        return weft_all_to_all(m->ep, lane, m->send, m->send_bytes, m->recv, m->recv_bytes);
+    if (r->options.form == WEFT_EXCHANGE_DIRECT)
+        return weft_all_to_all_sharded(m->ep, m->etp, lane, m->send, m->send_bytes, m->recv,
+                                       m->recv_bytes, r->direct_chunk_bytes);
+    WEFT_TRY(take_staging(m, &r->form, memory));
+    return m->all ? WEFT_OK : copy_own_block(m, lane);
 }
 
-weft_status weft_moe_exchange_over(weft_moe_runtime *r, weft_comm *ep, weft_comm *etp,
-                                   const weft_exchange_memory *memory, weft_lane *lane,
-                                   const void *send, const size_t *send_bytes, void *recv,
-                                   const size_t *recv_bytes)
+/* --- chunks in a program ------------------------------------------------------------------- */
+
+/* Partitions by peers are messages. */
+static bool is_exchange(const weft_task *task)
 {
-    movement m = {.memory = memory,
-                  .ep = ep,
-                  .etp = etp,
-                  .send = send,
-                  .recv = recv,
-                  .send_bytes = send_bytes,
-                  .recv_bytes = recv_bytes,
-                  .num_chunks = r->options.num_chunks > 0 ? (size_t)r->options.num_chunks : 1,
-                  .all = r->options.form == WEFT_EXCHANGE_O1_PAPER};
-    if (weft_comm_size(m.etp) == 1 || r->options.form == WEFT_EXCHANGE_BASELINE)
-        return weft_all_to_all(m.ep, lane, send, send_bytes, recv, recv_bytes);
-    if (r->options.form != WEFT_EXCHANGE_DIRECT)
-        return run_program(r, &m, lane);
-    return weft_all_to_all_sharded(m.ep, m.etp, lane, send, send_bytes, recv, recv_bytes,
-                                   r->direct_chunk_bytes);
+    return task->peer < 0 && task->flow != WEFT_FLOW_NONE &&
+           (task->kind == WEFT_TASK_DISPATCH || task->kind == WEFT_TASK_COMBINE);
 }
 
-static weft_status scratch(void *context, size_t bytes, void **out)
+/* An exchange begins, has its chunks' tasks, and ends. */
+static bool part_of(const void *context, const weft_task *task, int part, weft_body_part *out)
 {
-    weft_tensor area;
-    WEFT_TRY(weft_pass_scratch(context, WEFT_U8, 1, bytes, &area));
-    *out = area.data;
-    return WEFT_OK;
+    const weft_program *form = context;
+    const bool expands = form->num_tasks > 0 && is_exchange(task);
+    *out = (weft_body_part){.lane = (weft_lane_kind)task->lane};
+    if (part == 0 || !expands || (uint32_t)part > form->num_tasks)
+        return part == 0 || (expands && (uint32_t)part == form->num_tasks + 1);
+    out->program = form;
+    out->task = (uint32_t)part - 1;
+    out->lane = (weft_lane_kind)form->tasks[out->task].lane;
+    if (out->lane == WEFT_LANE_GATHER) /* a pass gathers parameters */
+        out->lane = WEFT_LANE_INSIDE;
+    return true;
 }
 
-static weft_status host(void *context, size_t bytes, void **out)
+weft_status weft_moe_runtime_expand(weft_moe_runtime *r, const weft_program *program,
+                                    weft_program *out)
 {
-    return weft_pass_host(context, bytes, out);
+    return weft_program_body(program, part_of, &r->form, &r->arena, out);
 }
 
-weft_status weft_moe_exchange(weft_pass *pass, weft_lane *lane, const void *send,
-                              const size_t *send_bytes, void *recv, const size_t *recv_bytes)
+/* --- alone ---------------------------------------------------------------------------------- */
+
+typedef struct lone {
+    movement *m;
+    const weft_moe_runtime *runtime;
+    const weft_exchange_memory *memory;
+    bool begun;
+} lone;
+
+static weft_status run_lone(void *context, const weft_task *task, weft_lane *lane)
 {
-    const weft_groups *groups = weft_pass_groups(pass);
-    weft_exchange_memory memory = {.context = pass, .device = scratch, .host = host};
-    return weft_moe_exchange_over(pass->model->moe, groups->by_axis[WEFT_AXIS_EP],
-                                  groups->by_axis[WEFT_AXIS_ETP], &memory, lane, send, send_bytes,
-                                  recv, recv_bytes);
+    lone *l = context;
+    if (weft_moe_is_chunk(task))
+        return weft_moe_exchange_chunk(l->m, task, lane);
+    if (l->begun)
+        return WEFT_OK;
+    l->begun = true;
+    return weft_moe_exchange_begin(l->runtime, l->m, l->memory, lane);
+}
+
+static weft_status make_lone(weft_moe_runtime *r)
+{
+    const weft_task task = weft_task_of(WEFT_TASK_DISPATCH, WEFT_FLOW_ACTIVATION);
+    const weft_program one = {.tasks = &task, .num_tasks = 1};
+    WEFT_TRY(weft_moe_runtime_expand(r, &one, &r->alone));
+    for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
+        r->executor.run[kind] = run_lone;
+    return weft_executor_prepare(&r->executor, r->device, r->alone.num_tasks);
+}
+
+weft_status weft_moe_exchange_over(weft_moe_runtime *r, weft_moe_movement *m,
+                                   const weft_exchange_memory *memory, weft_lane *lane)
+{
+    lone l = {.m = m, .runtime = r, .memory = memory};
+    if (r->alone.num_tasks == 0)
+        WEFT_TRY(make_lone(r));
+    memcpy(r->executor.lanes, r->lanes, sizeof r->lanes);
+    r->executor.lanes[WEFT_LANE_EXPERT] = lane;
+    r->executor.context = &l;
+    return weft_program_enqueue(&r->alone, &r->executor);
 }

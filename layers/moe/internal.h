@@ -59,7 +59,10 @@ typedef struct weft_moe_work {
     void **memory;                      /* by slot */
     weft_tensor rows;                   /* the routed rows */
     weft_tensor act, ordered, dordered; /* for one partition at a time */
-    int strand;                         /* of the runner */
+    /* An exchange in chunks: its task, the chunk's (NULL: it begins), and the timeline's slice. */
+    weft_moe_movement movement;
+    const weft_task *moving, *chunk; /* moving NULL: there is none */
+    size_t slice;
 } weft_moe_work;
 
 /* What the router leaves, and what its backward reads. */
@@ -103,9 +106,9 @@ typedef struct weft_moe_held {
 
 typedef struct weft_moe_state {
     weft_moe_work work;
-    /* Between parts of a pass: scratch begins at mark; its peak before; the timeline's slice; and
-     * of a backward the gradients of the probabilities [T, K]. */
-    size_t mark, scratch_before, note;
+    /* Between parts of a pass: scratch begins at mark, a recomputation's at again_mark; its peak
+     * before; the timeline's slice; and of a backward the gradients of the probabilities [T, K]. */
+    size_t mark, again_mark, scratch_before, note;
     weft_tensor dprob;
     weft_moe_gate gate;
     weft_tensor x;    /* borrowed: the layer's input */
@@ -153,33 +156,22 @@ weft_status weft_moe_sort_choices(weft_moe *m, weft_pass *pass, weft_moe_state *
 weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                      weft_lane *lane) WEFT_CHECKED;
 
-/* Begins the layer's program on sorted choices: rows [T, H] -> state->returned, the experts'
- * answers at home in sending order. In its first task the host waits for the counts. Collective
- * over EP. */
-weft_status weft_moe_begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                   const weft_tensor *rows) WEFT_CHECKED;
+/* Readies the layer's program on sorted choices: rows [T, H] -> state->returned, the experts'
+ * answers at home in sending order. In its first task the host waits for the counts. */
+void weft_moe_begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                            const weft_tensor *rows);
 /* The same, which replaces the answers' gradients in state->returned by those of the sent rows.
  * Adds weight gradients, or in a step's first micro-batch writes them; or leaves them to
  * weft_moe_run_weights. */
 weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                     const weft_tensor *rows) WEFT_CHECKED;
-/* Enqueues the next task of the program. */
-weft_status weft_moe_run_task(weft_moe_state *state) WEFT_CHECKED;
-/* Makes the compute lane wait for the whole program. */
-weft_status weft_moe_end(weft_moe_state *state) WEFT_CHECKED;
-/* The program of the pass's forward or backward, and whether its task's lane is beside the compute
- * lane where experts are not synchronous. */
-const weft_program *weft_moe_program(const weft_moe *m, weft_pass *pass, bool backward);
-bool weft_moe_task_travels(const weft_moe *m, const weft_program *program, uint32_t index);
+/* Enqueues a task of the program with chunks, in order. Collective over EP. */
+weft_status weft_moe_run_task(weft_moe_state *state, const weft_task *task,
+                              weft_lane *lane) WEFT_CHECKED;
 /* The gradients of the experts' first product, or before them of the second, of each partition in
  * turn, in a backward's second half. The first ones are made over what the second ones read. */
 weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                  bool first) WEFT_CHECKED;
-
-/* Fill executor.run for programs of schedule/moe/layer.h, whose context is tasks.c's own; and for
- * those of schedule/exchange/exchange.h, with that of exchange.c. */
-void weft_moe_bind_tasks(weft_executor *executor);
-void weft_moe_bind_exchange_tasks(weft_executor *executor);
 
 /* The experts on one partition. x, out: [R, H] as they came; T_M: [R, gates ffn]. ordered,
  * dordered: scratch [R, H], used where rows have to be put in expert order; act: scratch [R, ffn].
@@ -189,12 +181,5 @@ typedef struct weft_moe_expert_rows {
     weft_tensor x, middle, act, ordered, dordered;
     weft_tensor kept_act, kept_dout; /* in two halves: of all partitions */
 } weft_moe_expert_rows;
-
-/* All-to-all over EP on `lane`, in the runtime's form if experts are tensor-sharded (MoNTA), where
- * every ETP rank holds the same `send`. Sizes: see weft_all_to_all. Staging areas lie in the pass's
- * scratch. Collective over EP and ETP. */
-weft_status weft_moe_exchange(weft_pass *pass, weft_lane *lane, const void *send,
-                              const size_t *send_bytes, void *recv,
-                              const size_t *recv_bytes) WEFT_CHECKED;
 
 #endif

@@ -225,24 +225,23 @@ static weft_status ask(weft_moe *m, weft_pass *pass, weft_moe_state *state)
     WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_route(m, pass, &state->routing, &rows));
     WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_sort_choices(m, pass, state));
     WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
-    return weft_moe_begin_forward(m, pass, state, &rows);
+    weft_moe_begin_forward(m, pass, state, &rows);
+    return WEFT_OK;
 }
 
 /* Recomputes this, without a wait for the counts. */
-static weft_status answer_again(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+static weft_status ask_again(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
-    const size_t mark = weft_pass_mark(pass);
+    state->again_mark = weft_pass_mark(pass);
     weft_pass_begin_repeat(pass, state->host_mark);
-    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
-    WEFT_TRY(ask(m, pass, state));
-    for (uint32_t i = 0; i < state->work.program->num_tasks; i++)
-        WEFT_TRY(weft_moe_run_task(state));
-    WEFT_TRY(weft_moe_end(state));
+    return ask(m, pass, state);
+}
+
+static void end_again(weft_pass *pass, const weft_moe_state *state)
+{
     weft_pass_keep(pass);
-    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
     weft_pass_end_repeat(pass);
-    weft_pass_release(pass, mark);
-    return WEFT_OK;
+    weft_pass_release(pass, state->again_mark);
 }
 
 static weft_status add_shared(weft_pass *pass, const weft_tensor *shared, const weft_tensor *to)
@@ -351,21 +350,27 @@ static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_stat
                             .part_sent = (double)state->cut.max_sent / part};
 }
 
-/* The parts before, of and behind the tasks of the layer's program. */
-static weft_part_kind moe_part_kind(const weft_layer *layer, weft_pass *pass, bool backward,
-                                    int part)
+static bool makes_again(const weft_model *model, bool backward)
 {
-    const weft_moe *m = (const weft_moe *)layer;
-    const weft_program *program;
-    if (part == 0)
-        return WEFT_PART_COMPUTES;
-    program = weft_moe_program(m, pass, backward);
-    const uint32_t index = (uint32_t)part - 1;
-    if (index > program->num_tasks)
-        return WEFT_PART_NONE;
-    return index < program->num_tasks && weft_moe_task_travels(m, program, index)
-               ? WEFT_PART_TRAVELS
-               : WEFT_PART_COMPUTES;
+    return backward && model->shape.recompute & WEFT_RECOMPUTE_MODULE(MOE);
+}
+
+/* The forward's program, or the backward's, which a recomputation's may precede. */
+static int moe_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                      bool backward, weft_inside out[WEFT_MAX_INSIDE])
+{
+    static const uint8_t lanes[WEFT_NUM_LANES] = {[WEFT_LANE_EXPERT] = WEFT_LANE_EXPERT,
+                                                  [WEFT_LANE_INSIDE] = WEFT_LANE_INSIDE,
+                                                  [WEFT_LANE_PLACE] = WEFT_LANE_PLACE,
+                                                  [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
+                                                  [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
+    const bool exchange = ((const weft_moe *)layer)->dims.exchange;
+    const weft_moe_state *state = pass && backward ? weft_pass_state(pass, layer) : NULL;
+    const weft_moe_plan *plan = state ? state->plan : model->moe->current;
+    int count = 0;
+    for (int i = backward && !makes_again(model, backward); i <= backward; i++)
+        out[count++] = (weft_inside){&plan->inside[i], exchange ? lanes : NULL};
+    return count;
 }
 
 static weft_status begin_pass(weft_pass *pass, weft_moe_state *state)
@@ -398,7 +403,6 @@ static weft_status end_forward(weft_moe *m, weft_pass *pass, weft_moe_state *sta
 {
     const size_t hidden = x->dims[1];
     weft_tensor part;
-    WEFT_TRY(weft_moe_end(state));
     weft_pass_keep(pass);
     if (!weft_pass_repeats(pass) && !weft_device_is_note(pass->model->setup.device)) {
         WEFT_TRY(weft_moe_count(m, pass, state));
@@ -428,15 +432,16 @@ static weft_status end_forward(weft_moe *m, weft_pass *pass, weft_moe_state *sta
     return end_pass(m, pass, state);
 }
 
-static weft_status moe_forward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *x,
-                               weft_tensor *y)
+static weft_status moe_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                               const weft_tensor *x, weft_tensor *y)
 {
     weft_moe *m = (weft_moe *)layer;
     weft_moe_state *state = weft_pass_state(pass, layer);
-    if (part == 0)
-        return begin_forward(m, pass, state, x);
-    return (uint32_t)part <= state->work.program->num_tasks ? weft_moe_run_task(state)
-                                                            : end_forward(m, pass, state, x, y);
+    weft_body_part at;
+    (void)weft_part_at(layer, pass->model, pass, false, part, &at);
+    if (at.program)
+        return weft_moe_run_task(state, &at.program->tasks[at.task], lane);
+    return at.own == 0 ? begin_forward(m, pass, state, x) : end_forward(m, pass, state, x, y);
 }
 
 /* --- the second half of a backward in two -------------------------------------------------------
@@ -494,10 +499,10 @@ static bool ends_experts(const weft_program *program, uint32_t index)
 }
 
 static weft_status run_backward_task(weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                     uint32_t index)
+                                     const weft_body_part *at, weft_lane *lane)
 {
-    WEFT_TRY(weft_moe_run_task(state));
-    if (!weft_pass_defers(pass) || !ends_experts(state->work.program, index))
+    WEFT_TRY(weft_moe_run_task(state, &at->program->tasks[at->task], lane));
+    if (!weft_pass_defers(pass) || !ends_experts(at->program, at->task))
         return WEFT_OK;
     WEFT_TRY(weft_pass_defer(pass, &m->common.base, second_weights));
     weft_pass_defer_soon(pass);
@@ -510,9 +515,6 @@ static weft_status begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *
     weft_lane *lane = weft_pass_lane(pass);
     const size_t topk = (size_t)m->common.options.moe_router_topk;
     weft_tensor rows;
-    WEFT_TRY(begin_pass(pass, state));
-    if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(MOE))
-        WEFT_TRY(answer_again(m, pass, state));
     WEFT_TRY(routed_rows(m, pass, dy, &rows));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, m->dims.tokens, topk, &state->dprob));
     WEFT_TRY(weft_combine_backward(
@@ -536,7 +538,6 @@ static weft_status end_backward(weft_moe *m, weft_pass *pass, weft_moe_state *st
     const size_t topk = (size_t)m->common.options.moe_router_topk, hidden = dy->dims[1];
     weft_tensor part;
     size_t gating;
-    WEFT_TRY(weft_moe_end(state));
     WEFT_TRY(result_rows(m, pass, dx, &part));
     WEFT_TRY(weft_permute_backward(
         lane, &WEFT_ARGS(weft_permute_backward_args, .num_tokens = m->dims.tokens, .topk = topk,
@@ -563,16 +564,37 @@ static weft_status end_backward(weft_moe *m, weft_pass *pass, weft_moe_state *st
     return end_pass(m, pass, state);
 }
 
-static weft_status moe_backward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *dy,
-                                weft_tensor *dx)
+/* What a recomputation enqueues is forward's, and noted so. */
+static weft_status run_again(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                             const weft_body_part *at, weft_lane *lane)
+{
+    const weft_note_again outer = weft_note_redoes(lane, WEFT_NOTE_REPEATED);
+    const weft_status status = at->program
+                                   ? weft_moe_run_task(state, &at->program->tasks[at->task], lane)
+                                   : ask_again(m, pass, state);
+    weft_note_redoes(lane, outer);
+    return status;
+}
+
+static weft_status moe_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                                const weft_tensor *dy, weft_tensor *dx)
 {
     weft_moe *m = (weft_moe *)layer;
     weft_moe_state *state = weft_pass_state(pass, layer);
+    const int again = makes_again(pass->model, true); /* own parts before backward's own */
+    weft_body_part at;
+    (void)weft_part_at(layer, pass->model, pass, true, part, &at);
     if (part == 0)
-        return begin_backward(m, pass, state, dy);
-    return (uint32_t)part <= state->work.program->num_tasks
-               ? run_backward_task(m, pass, state, (uint32_t)part - 1)
-               : end_backward(m, pass, state, dy, dx);
+        WEFT_TRY(begin_pass(pass, state));
+    if (at.own < again)
+        return run_again(m, pass, state, &at, lane);
+    if (at.program)
+        return run_backward_task(m, pass, state, &at, lane);
+    if (at.own > again)
+        return end_backward(m, pass, state, dy, dx);
+    if (again)
+        end_again(pass, state);
+    return begin_backward(m, pass, state, dy);
 }
 
 static void moe_destroy(weft_layer *layer)
@@ -582,7 +604,7 @@ static void moe_destroy(weft_layer *layer)
     free(layer);
 }
 
-static const weft_layer_parts moe_parts = {moe_part_kind, moe_forward, moe_backward};
+static const weft_layer_parts moe_parts = {moe_inside, moe_forward, moe_backward};
 
 static const weft_layer_ops moe_ops = {
     .struct_bytes = sizeof moe_ops,

@@ -1,35 +1,38 @@
-/* What a stage's MoE layers share: how tokens travel, the programs, and the lanes and executors
- * that run these beside the compute lane. One thread drives a model. */
+/* What a stage's MoE layers share: how tokens travel, the programs, and the lanes
+ * beside the compute lane that their tasks run on. One thread drives a model. */
 #ifndef WEFT_LAYERS_MOE_MOE_H
 #define WEFT_LAYERS_MOE_MOE_H
 
 #include "comm/comm.h"
 #include "layers/moe/options.h"
-#include "layers/pass/runner.h"
+#include "schedule/run.h"
 
 /* The programs of one (n, S). */
 typedef struct weft_moe_plan {
     weft_moe_pipeline pipeline;
     weft_program programs[2]; /* forward, backward */
-    /* By strand: [num_slots], while one layer's program is enqueued. A backward's strand has
+    weft_program inside[2];   /* the same with the exchanges' chunks: what runs */
+    /* Of forwards, of backwards: [num_slots], while one layer's program is enqueued. A backward has
      * forwards, too, which run again. */
-    void **memory[WEFT_RUNNER_STRANDS][2];
+    void **memory[2][2];
 } weft_moe_plan;
 
 enum { WEFT_MOE_MAX_PLANS = 64 };
 
 typedef struct weft_moe_runtime {
+    weft_device *device; /* borrowed */
     weft_moe_options options;
-    bool exchange; /* tokens travel: the lanes below exist */
+    bool exchange;                    /* tokens travel: the lanes exist */
+    weft_lane *lanes[WEFT_NUM_LANES]; /* expert, inside, place, offload, prefetch */
     weft_arena arena;
     weft_moe_plan plans[WEFT_MOE_MAX_PLANS];
     int num_plans;
-    const weft_moe_plan *current;  /* the next forward's */
-    weft_moe_plan replaced;        /* holds replaced programs; `current` points here */
-    weft_runner runner;            /* lanes expert, offload, prefetch */
-    weft_program exchange_program; /* the form's, where it runs as a program; */
-    weft_runner exchanging;        /* its lanes: gather, place */
-    size_t direct_chunk_bytes;     /* of a block; equal on every rank; 0: by size */
+    const weft_moe_plan *current; /* the next forward's */
+    weft_moe_plan replaced;       /* holds replaced programs; `current` points here */
+    weft_program form;            /* the exchange's, where it is a program */
+    weft_program alone;           /* one exchange: */
+    weft_executor executor;       /* weft_moe_exchange_over alone */
+    size_t direct_chunk_bytes;    /* of a block; equal on every rank; 0: by size */
 } weft_moe_runtime;
 
 /* exchange: the model has layers whose tokens travel. block_bytes: what a rank sends another under
@@ -42,6 +45,9 @@ void weft_moe_runtime_destroy(weft_moe_runtime *runtime); /* NULL is legal */
 /* Calls weft_comm_reserve on the compute lane and on the runtime's lanes. */
 weft_status weft_moe_runtime_reserve(const weft_moe_runtime *runtime, const weft_comm *ep,
                                      weft_lane *compute, size_t bytes) WEFT_CHECKED;
+/* Adds the lanes of a body's tasks with this compute lane; one that another owner has set stays. */
+void weft_moe_runtime_lanes(const weft_moe_runtime *runtime, weft_lane *compute,
+                            weft_lane *lanes[WEFT_NUM_LANES]);
 /* Sets (n, S) for the next forwards. Call it between steps: it may allocate. */
 weft_status weft_moe_runtime_use(weft_moe_runtime *runtime,
                                  const weft_moe_pipeline *pipeline) WEFT_CHECKED;
@@ -59,13 +65,41 @@ typedef struct weft_exchange_memory {
     weft_status (*host)(void *context, size_t bytes, void **out);
 } weft_exchange_memory;
 
-/* The all-to-all over `ep`, enqueued on `lane`, in the runtime's form and chunks; the runtime was
- * created with `exchange` true. Every rank of `etp` holds the same `send` and passes equal sizes,
- * as for weft_all_to_all. A single rank in `etp` uses the baseline. Collective over ep and etp.
- * Errors: the memory's, WEFT_COMM, the lanes' own. */
-weft_status weft_moe_exchange_over(weft_moe_runtime *runtime, weft_comm *ep, weft_comm *etp,
-                                   const weft_exchange_memory *memory, weft_lane *lane,
-                                   const void *send, const size_t *send_bytes, void *recv,
-                                   const size_t *recv_bytes) WEFT_CHECKED;
+/* An exchange that is being enqueued. */
+enum { WEFT_EXCHANGE_MAX_STAGING = 4 };
+typedef struct weft_moe_movement {
+    weft_comm *ep, *etp;
+    const char *send;
+    char *recv;
+    const size_t *send_bytes, *recv_bytes;
+    size_t num_chunks;
+    bool all; /* o1_paper: the rank's own block travels too */
+    /* By slot of the form's program, which other slots precede. arrived: this rank's slices of a
+     * chunk, by peer; gathered: all ETP ranks' slices, [t][share]. */
+    int first_slot;
+    char *staging[WEFT_EXCHANGE_MAX_STAGING];
+    char *packed[WEFT_EXCHANGE_MAX_STAGING]; /* this rank's slices to send */
+    size_t *sent, *came;                     /* host: [ep], bytes of the current chunk */
+} weft_moe_movement;
+
+/* Begins the all-to-all over movement's `ep`, in the runtime's form; every rank of its `etp` holds
+ * the same `send` and passes equal sizes, as for weft_all_to_all. Where the form is a program, its
+ * chunks follow; else nothing does. The runtime was created with `exchange` true. A single rank in
+ * `etp` uses the baseline. Collective over ep and etp. Errors: the memory's, WEFT_COMM, the lanes'
+ * own. */
+weft_status weft_moe_exchange_begin(const weft_moe_runtime *runtime, weft_moe_movement *movement,
+                                    const weft_exchange_memory *memory,
+                                    weft_lane *lane) WEFT_CHECKED;
+/* Whether the task of a program with exchanges is of a chunk; enqueues it. */
+bool weft_moe_is_chunk(const weft_task *task);
+weft_status weft_moe_exchange_chunk(weft_moe_movement *movement, const weft_task *task,
+                                    weft_lane *lane) WEFT_CHECKED;
+/* A program with chunks in the place of its exchanges; its slots come first. */
+weft_status weft_moe_runtime_expand(weft_moe_runtime *runtime, const weft_program *program,
+                                    weft_program *out) WEFT_CHECKED;
+/* The whole on `lane` and the runtime's lanes. */
+weft_status weft_moe_exchange_over(weft_moe_runtime *runtime, weft_moe_movement *movement,
+                                   const weft_exchange_memory *memory,
+                                   weft_lane *lane) WEFT_CHECKED;
 
 #endif

@@ -9,36 +9,38 @@
 static weft_status create_lanes(weft_moe_runtime *r)
 {
     /* Threads of communication have priority over those that copy. */
-    static const weft_runner_lane rows[] = {
-        {WEFT_LANE_EXPERT, 0, "expert"},
-        {WEFT_LANE_OFFLOAD, 1, "offload"},
-        {WEFT_LANE_PREFETCH, 1, "prefetch"},
-    };
-    return weft_runner_create_lanes(&r->runner, rows, sizeof rows / sizeof *rows);
+    WEFT_TRY(weft_lane_create(r->device, 0, "expert", &r->lanes[WEFT_LANE_EXPERT]));
+    WEFT_TRY(weft_lane_create(r->device, 1, "offload", &r->lanes[WEFT_LANE_OFFLOAD]));
+    return weft_lane_create(r->device, 1, "prefetch", &r->lanes[WEFT_LANE_PREFETCH]);
+}
+
+void weft_moe_runtime_lanes(const weft_moe_runtime *r, weft_lane *compute,
+                            weft_lane *lanes[WEFT_NUM_LANES])
+{
+    const weft_moe_pipeline *p = &r->current->pipeline;
+    const bool is_synchronous = p->num_partitions == 1 && !p->reuse && !p->beside;
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        if (r->lanes[i] && !lanes[i])
+            lanes[i] = is_synchronous && i == WEFT_LANE_EXPERT ? compute : r->lanes[i];
 }
 
 /* Forms without chunks have nothing to cut. */
 static weft_status create_exchange(weft_moe_runtime *r)
 {
-    static const weft_runner_lane rows[] = {{WEFT_LANE_GATHER, 0, "gather"},
-                                            {WEFT_LANE_PLACE, 1, "place"}};
     weft_exchange_form form = r->options.form;
     bool is_program = form != WEFT_EXCHANGE_BASELINE && form != WEFT_EXCHANGE_DIRECT;
     if (!is_program)
         return WEFT_OK;
     int num_chunks = r->options.num_chunks > 0 ? r->options.num_chunks : 1;
-    WEFT_TRY(weft_program_exchange(form, num_chunks, &r->arena, &r->exchange_program));
-    WEFT_TRY(weft_program_exchange_check(form, num_chunks, &r->exchange_program));
-    weft_moe_bind_exchange_tasks(&r->exchanging.strands[0].executor);
-    WEFT_TRY(weft_runner_create_lanes(&r->exchanging, rows, sizeof rows / sizeof *rows));
-    return weft_runner_prepare(&r->exchanging, &r->exchange_program, 1);
+    WEFT_TRY(weft_program_exchange(form, num_chunks, &r->arena, &r->form));
+    WEFT_TRY(weft_program_exchange_check(form, num_chunks, &r->form));
+    WEFT_TRY(weft_lane_create(r->device, 0, "gather", &r->lanes[WEFT_LANE_INSIDE]));
+    return weft_lane_create(r->device, 1, "place", &r->lanes[WEFT_LANE_PLACE]);
 }
 
 static weft_status init(weft_moe_runtime *r)
 {
     weft_moe_pipeline pipeline = r->options.pipeline;
-    for (int k = 0; k < WEFT_RUNNER_STRANDS; k++)
-        weft_moe_bind_tasks(&r->runner.strands[k].executor);
     if (r->exchange) {
         WEFT_TRY(create_lanes(r));
         WEFT_TRY(create_exchange(r));
@@ -57,7 +59,7 @@ weft_status weft_moe_runtime_create(weft_device *device, const weft_moe_options 
     weft_moe_runtime *r = calloc(1, sizeof *r);
     if (!r)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the MoE layers' programs");
-    r->runner.device = r->exchanging.device = device;
+    r->device = device;
     r->options = *options;
     r->exchange = exchange;
     if (options->num_chunks > 0)
@@ -75,8 +77,9 @@ void weft_moe_runtime_destroy(weft_moe_runtime *r)
 {
     if (!r)
         return;
-    weft_runner_release(&r->runner);
-    weft_runner_release(&r->exchanging);
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        weft_lane_destroy(r->lanes[i]);
+    weft_executor_release(&r->executor);
     weft_arena_release(&r->arena);
     free(r);
 }
@@ -84,8 +87,23 @@ void weft_moe_runtime_destroy(weft_moe_runtime *r)
 weft_status weft_moe_runtime_reserve(const weft_moe_runtime *r, const weft_comm *ep,
                                      weft_lane *compute, size_t bytes)
 {
-    WEFT_TRY(weft_runner_reserve(&r->exchanging, ep, compute, bytes));
-    return weft_runner_reserve(&r->runner, ep, compute, bytes);
+    WEFT_TRY(weft_comm_reserve(ep, compute, bytes));
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        if (r->lanes[i])
+            WEFT_TRY(weft_comm_reserve(ep, r->lanes[i], bytes));
+    return WEFT_OK;
+}
+
+/* Memory: by slot of the programs inside. */
+static weft_status put_inside(weft_moe_runtime *r, weft_moe_plan *plan)
+{
+    for (int i = 0; i < 2; i++) {
+        WEFT_TRY(weft_moe_runtime_expand(r, &plan->programs[i], &plan->inside[i]));
+        for (int k = 0; k < 2; k++) {
+            WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)plan->inside[i].num_slots, &plan->memory[k][i]));
+        }
+    }
+    return WEFT_OK;
 }
 
 /* Makes programs and checks them before they run. */
@@ -95,11 +113,9 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
     plan->pipeline = *pipeline;
     for (int backward = 0; backward < 2; backward++)
         WEFT_TRY(weft_program_moe(pipeline, backward, &r->arena, &plan->programs[backward]));
-    if (!weft_device_is_note(r->runner.device))
+    if (!weft_device_is_note(r->device))
         WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
-    for (int k = 0; k < WEFT_RUNNER_STRANDS; k++)
-        WEFT_TRY(weft_runner_memory(&r->arena, plan->programs, plan->memory[k]));
-    return weft_runner_prepare(&r->runner, plan->programs, 2);
+    return put_inside(r, plan);
 }
 
 weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *asked)
@@ -123,5 +139,5 @@ weft_status weft_moe_runtime_replace(weft_moe_runtime *r, const weft_program pro
     r->replaced = *r->current;
     memcpy(r->replaced.programs, programs, sizeof r->replaced.programs);
     r->current = &r->replaced;
-    return weft_runner_prepare(&r->runner, programs, 2);
+    return put_inside(r, &r->replaced);
 }

@@ -490,24 +490,56 @@ static weft_status move_by_peers(const work *w, weft_lane *lane, int p, const ch
     return WEFT_OK;
 }
 
+static weft_status scratch(void *context, size_t bytes, void **out)
+{
+    weft_tensor area;
+    WEFT_TRY(weft_pass_scratch(context, WEFT_U8, 1, bytes, &area));
+    *out = area.data;
+    return WEFT_OK;
+}
+
+static weft_status host(void *context, size_t bytes, void **out)
+{
+    return weft_pass_host(context, bytes, out);
+}
+
+/* Staging areas lie in the pass's scratch, behind the program's other slots. */
+static weft_status begin_exchange(work *w, weft_lane *lane, const char *from,
+                                  const size_t *out_bytes, char *to, const size_t *in_bytes)
+{
+    const weft_groups *groups = weft_pass_groups(w->pass);
+    const weft_exchange_memory memory = {.context = w->pass, .device = scratch, .host = host};
+    const bool backward = w->program == &w->state->plan->inside[1];
+    w->movement = (weft_moe_movement){.ep = groups->by_axis[WEFT_AXIS_EP],
+                                      .etp = groups->by_axis[WEFT_AXIS_ETP],
+                                      .send = from,
+                                      .recv = to,
+                                      .send_bytes = out_bytes,
+                                      .recv_bytes = in_bytes,
+                                      .first_slot = w->state->plan->programs[backward].num_slots};
+    return weft_moe_exchange_begin(w->pass->model->moe, &w->movement, &memory, lane);
+}
+
 /* Exchanges rows between home and the experts, either way. */
-static weft_status move(const work *w, weft_lane *lane, const weft_task *task,
-                        const weft_tensor *from, const weft_tensor *to, bool to_experts)
+static weft_status move(work *w, weft_lane *lane, const weft_task *task, const weft_tensor *from,
+                        const weft_tensor *to, bool to_experts)
 {
     const weft_moe_part *part = &w->state->cut.parts[task->part];
     const size_t *out_bytes = to_experts ? part->send_bytes : part->recv_bytes;
     const size_t *in_bytes = to_experts ? part->recv_bytes : part->send_bytes;
     if (!w->m->dims.exchange)
         return WEFT_OK;
+    if (w->chunk)
+        return weft_moe_exchange_chunk(&w->movement, w->chunk, lane);
     if (task->peer < 0)
-        return weft_moe_exchange(w->pass, lane, from->data, out_bytes, to->data, in_bytes);
+        return begin_exchange(w, lane, from->data, out_bytes, to->data, in_bytes);
     return move_by_peers(w, lane, task->peer, from->data, out_bytes, to->data, in_bytes,
                          to_experts);
 }
 
 static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)
 {
-    const work *w = context;
+    work *w = context;
     weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
     weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
     const weft_note_again outer = again(lane, task);
@@ -518,10 +550,10 @@ static weft_status run_dispatch(void *context, const weft_task *task, weft_lane 
 
 static weft_status run_combine(void *context, const weft_task *task, weft_lane *lane)
 {
-    const work *w = context;
+    work *w = context;
     weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
     weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
-    if (w->m->dims.summed) {
+    if (w->m->dims.summed && !w->chunk) {
         size_t note;
         WEFT_TRY(weft_note_begin(w->pass, lane, WEFT_NOTE_TENSOR, &note));
         WEFT_TRY_AS(lane, "experts",
@@ -673,18 +705,12 @@ static weft_status run_counts(void *context, const weft_task *task, weft_lane *l
 
 /* --- the whole ----------------------------------------------------------------------------- */
 
-void weft_moe_bind_tasks(weft_executor *executor)
-{
-    executor->inner = WEFT_INNER_EXPERTS;
-    executor->run[WEFT_TASK_COUNTS] = run_counts;
-    executor->run[WEFT_TASK_PERMUTE] = run_permute;
-    executor->run[WEFT_TASK_DISPATCH] = run_dispatch;
-    executor->run[WEFT_TASK_EXPERT] = run_expert;
-    executor->run[WEFT_TASK_COMBINE] = run_combine;
-    executor->run[WEFT_TASK_RECOMPUTE] = run_expert;
-    executor->run[WEFT_TASK_OFFLOAD] = run_copy;
-    executor->run[WEFT_TASK_PREFETCH] = run_copy;
-}
+static const weft_task_function functions[WEFT_NUM_TASK_KINDS] = {
+    [WEFT_TASK_COUNTS] = run_counts,     [WEFT_TASK_PERMUTE] = run_permute,
+    [WEFT_TASK_DISPATCH] = run_dispatch, [WEFT_TASK_EXPERT] = run_expert,
+    [WEFT_TASK_COMBINE] = run_combine,   [WEFT_TASK_RECOMPUTE] = run_expert,
+    [WEFT_TASK_OFFLOAD] = run_copy,      [WEFT_TASK_PREFETCH] = run_copy,
+};
 
 static work *start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const weft_tensor *rows,
                    bool backward)
@@ -692,41 +718,16 @@ static work *start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const we
     state->work = (work){.m = m,
                          .pass = pass,
                          .state = state,
-                         .program = &state->plan->programs[backward],
+                         .program = &state->plan->inside[backward],
                          .memory = state->plan->memory[pass->backward][backward],
-                         .rows = *rows,
-                         .strand = pass->backward};
+                         .rows = *rows};
     return &state->work;
 }
 
-/* Tasks of the compute lane are parts of the layer; the expert lane's are exchanges. */
-static const int tracks[WEFT_NUM_LANES] = {
-    [WEFT_LANE_COMPUTE] = WEFT_TRACK_PARTS,
-    [WEFT_LANE_EXPERT] = WEFT_TRACK_EXCHANGE,
-    [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
-    [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH,
-};
-
-static bool is_synchronous(const weft_moe *m, const weft_moe_pipeline *pipeline)
+void weft_moe_begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                            const weft_tensor *rows)
 {
-    return !m->dims.exchange || (pipeline->num_partitions == 1 &&
-                                 pipeline->reuse == WEFT_REUSE_NONE && !pipeline->beside);
-}
-
-static weft_status begin(work *w)
-{
-    weft_moe_runtime *runtime = w->pass->model->moe;
-    const bool synchronous = is_synchronous(w->m, &w->state->plan->pipeline);
-    weft_note_tasks(w->pass, tracks, &runtime->runner.strands[w->strand].executor);
-    weft_note_tasks(w->pass, NULL, &runtime->exchanging.strands[0].executor);
-    return weft_runner_begin(&runtime->runner, w->strand, w->program, weft_pass_lane(w->pass),
-                             synchronous, w);
-}
-
-weft_status weft_moe_begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                   const weft_tensor *rows)
-{
-    return begin(start(m, pass, state, rows, false));
+    start(m, pass, state, rows, false);
 }
 
 weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
@@ -740,34 +741,60 @@ weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state
     WEFT_TRY(
         take_answer(w, WEFT_SLOT_DT_DI)); /* in place: nobody needs dT_DO when dT_DI is written */
     WEFT_TRY(take_expert_rows(w, true));
-    if (weft_pass_defers(pass)) {
-        WEFT_TRY(weft_pass_deferred(pass, rows->dtype, state->cut.num_rows, m->dims.ffn,
-                                    &state->held.act));
-        WEFT_TRY(weft_pass_deferred(pass, rows->dtype, state->cut.num_rows, rows->dims[1],
-                                    &state->held.dout));
+    if (!weft_pass_defers(pass))
+        return WEFT_OK;
+    WEFT_TRY(
+        weft_pass_deferred(pass, rows->dtype, state->cut.num_rows, m->dims.ffn, &state->held.act));
+    return weft_pass_deferred(pass, rows->dtype, state->cut.num_rows, rows->dims[1],
+                              &state->held.dout);
+}
+
+static weft_status run_noted(work *w, const weft_task *task, weft_lane *lane)
+{
+    const weft_note_scope scope = weft_note_task(lane, WEFT_INNER_EXPERTS, task->kind, task->flow);
+    const weft_status status = functions[task->kind](w, task, lane);
+    weft_note_leave(lane, scope);
+    return status;
+}
+
+/* Of the exchange that is under way. */
+static weft_status run_chunk(work *w, const weft_task *task, weft_lane *lane)
+{
+    const int track = task->lane == WEFT_LANE_INSIDE ? (int)WEFT_LANE_GATHER : task->lane;
+    size_t note;
+    WEFT_TRY(weft_note_task_begin(w->pass, lane, task, track, &note));
+    w->chunk = task;
+    WEFT_TRY(run_noted(w, w->moving, lane));
+    w->chunk = NULL;
+    return weft_note_task_end(w->pass, lane, track, note);
+}
+
+static bool has_chunks(const work *w, const weft_task *task)
+{
+    return task + 1 < w->program->tasks + w->program->num_tasks && weft_moe_is_chunk(task + 1);
+}
+
+/* On a timeline tasks of the compute lane are parts of the layer; the expert lane's are exchanges,
+ * which have their chunks beside them. */
+weft_status weft_moe_run_task(weft_moe_state *state, const weft_task *task, weft_lane *lane)
+{
+    static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_PARTS,
+                                               [WEFT_LANE_EXPERT] = WEFT_TRACK_EXCHANGE,
+                                               [WEFT_LANE_OFFLOAD] = WEFT_NO_TRACK,
+                                               [WEFT_LANE_PREFETCH] = WEFT_NO_TRACK};
+    work *w = &state->work;
+    const int track = tracks[task->lane];
+    if (weft_moe_is_chunk(task))
+        return run_chunk(w, task, lane);
+    if (!w->moving) {
+        WEFT_TRY(weft_note_task_begin(w->pass, lane, task, track, &w->slice));
+        WEFT_TRY(run_noted(w, task, lane));
+        w->moving = has_chunks(w, task) ? task : NULL;
+        if (w->moving)
+            return WEFT_OK;
     }
-    return begin(w);
-}
-
-weft_status weft_moe_run_task(weft_moe_state *state)
-{
-    return weft_runner_task(&state->work.pass->model->moe->runner, state->work.strand);
-}
-
-weft_status weft_moe_end(weft_moe_state *state)
-{
-    return weft_runner_end(&state->work.pass->model->moe->runner, state->work.strand);
-}
-
-const weft_program *weft_moe_program(const weft_moe *m, weft_pass *pass, bool backward)
-{
-    const weft_moe_state *state = weft_pass_state(pass, &m->common.base);
-    return &(backward ? state->plan : pass->model->moe->current)->programs[backward];
-}
-
-bool weft_moe_task_travels(const weft_moe *m, const weft_program *program, uint32_t index)
-{
-    return m->dims.exchange && program->tasks[index].lane != WEFT_LANE_COMPUTE;
+    w->moving = NULL;
+    return weft_note_task_end(w->pass, lane, track, w->slice);
 }
 
 /* A partition's rows of a tensor of all. */

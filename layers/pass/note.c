@@ -29,14 +29,37 @@ weft_status weft_note_end(weft_pass *pass, weft_lane *lane, size_t id)
     return weft_trace_end(pass->model->run.trace, lane, id);
 }
 
+static weft_slice_context context_of(const weft_pass *pass)
+{
+    return (weft_slice_context){.rank = pass->model->run.trace_rank,
+                                .micro_batch = (int)pass->micro_batch.first_sample,
+                                .backward = pass->backward};
+}
+
+weft_status weft_note_task_begin(weft_pass *pass, weft_lane *lane, const weft_task *task, int track,
+                                 size_t *out_id)
+{
+    const weft_slice_context context = context_of(pass);
+    weft_slice slice;
+    *out_id = 0;
+    if (!pass->model->run.trace || track == WEFT_NO_TRACK)
+        return WEFT_OK;
+    weft_slice_within(&context, task, &slice);
+    slice.lane = track;
+    return weft_trace_begin(pass->model->run.trace, lane, &slice, out_id);
+}
+
+weft_status weft_note_task_end(weft_pass *pass, weft_lane *lane, int track, size_t id)
+{
+    return track == WEFT_NO_TRACK ? WEFT_OK : weft_trace_end(pass->model->run.trace, lane, id);
+}
+
 void weft_note_tasks(const weft_pass *pass, const int tracks[WEFT_NUM_LANES],
                      weft_executor *executor)
 {
     executor->trace = pass->model->run.trace;
-    executor->within = (weft_slice_context){.rank = pass->model->run.trace_rank,
-                                            .micro_batch = (int)pass->micro_batch.first_sample,
-                                            .backward = pass->backward,
-                                            .tracks = tracks};
+    executor->within = context_of(pass);
+    executor->within.tracks = tracks;
 }
 
 void weft_model_set_trace(weft_model *model, weft_trace *trace, int rank)

@@ -44,6 +44,10 @@ enum {
 weft_status weft_note_begin(weft_pass *pass, weft_lane *lane, weft_note_kind kind,
                             size_t *out_id) WEFT_CHECKED;
 weft_status weft_note_end(weft_pass *pass, weft_lane *lane, size_t id) WEFT_CHECKED;
+/* The same for a task of a layer; WEFT_NO_TRACK: no slice. */
+weft_status weft_note_task_begin(weft_pass *pass, weft_lane *lane, const weft_task *task, int track,
+                                 size_t *out_id) WEFT_CHECKED;
+weft_status weft_note_task_end(weft_pass *pass, weft_lane *lane, int track, size_t id) WEFT_CHECKED;
 /* Makes an executor add the slices of its program's tasks, on `tracks` by lane (NULL: the lanes'),
  * if the model keeps a timeline. */
 void weft_note_tasks(const weft_pass *pass, const int tracks[WEFT_NUM_LANES],

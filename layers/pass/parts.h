@@ -1,34 +1,58 @@
-/* A layer's forward and backward in parts, between which another pass's parts can be enqueued. A
- * part enqueues its work and returns; parts come in order, and all of them are the whole. A part
- * computes, on the pass's lane, or travels: it runs on a lane beside, and computation need not wait
- * for it until a later part. Plain layers are one part. Private to layers/. */
+/* A layer's forward and backward in parts: its own, and between them the tasks of the programs
+ * inside it. A body has each as a task, which other tasks may stand between. A part enqueues its
+ * work on its lane and returns. A layer without a program inside is one part. Private to layers/.
+ */
 #ifndef WEFT_LAYERS_PASS_PARTS_H
 #define WEFT_LAYERS_PASS_PARTS_H
 
 #include <weft/layer.h>
 
-#include "schedule/pair.h"
+#include "schedule/body.h"
 
-/* What is behind weft_layer_ops.parts. */
+typedef struct weft_model weft_model;
+struct weft_alone;
+
+/* A program inside a layer. */
+typedef struct weft_inside {
+    const weft_program *program;
+    const uint8_t *lanes; /* [WEFT_NUM_LANES]: a body's lane for each of the program's; NULL: all
+                             tasks run on the compute lane */
+} weft_inside;
+enum { WEFT_MAX_INSIDE = 4 };
+
+/* What is behind weft_layer_ops.parts. The functions enqueue a part on its lane. */
 typedef struct weft_layer_parts {
-    /* Of a part behind one that was enqueued, or the first. */
-    weft_part_kind (*kind)(const weft_layer *, weft_pass *, bool backward, int part);
-    weft_status (*forward)(weft_layer *, weft_pass *, int part, const weft_tensor *x,
-                           weft_tensor *y);
-    weft_status (*backward)(weft_layer *, weft_pass *, int part, const weft_tensor *dy,
-                            weft_tensor *dx);
+    /* The programs inside, in order: before, between and behind them the layer has parts of its
+     * own. pass: a backward's, whose forward has run; NULL: of any pass to come. Returns their
+     * number. */
+    int (*inside)(const weft_layer *, const weft_model *, weft_pass *pass, bool backward,
+                  weft_inside out[WEFT_MAX_INSIDE]);
+    weft_status (*forward)(weft_layer *, weft_pass *, int part, weft_lane *lane,
+                           const weft_tensor *x, weft_tensor *y);
+    weft_status (*backward)(weft_layer *, weft_pass *, int part, weft_lane *lane,
+                            const weft_tensor *dy, weft_tensor *dx);
 } weft_layer_parts;
 
-/* Of any layer; enqueued like weft_layer_forward and weft_layer_backward. */
-weft_part_kind weft_part_kind_of(const weft_layer *layer, weft_pass *pass, bool backward, int part);
-weft_status weft_part_forward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *x,
-                              weft_tensor *y) WEFT_CHECKED;
-weft_status weft_part_backward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *dy,
-                               weft_tensor *dx) WEFT_CHECKED;
-/* The functions forward and backward of a layer that has parts. */
+/* Of any layer, as above. */
+int weft_layer_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                      bool backward, weft_inside out[WEFT_MAX_INSIDE]);
+int weft_layer_count_parts(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                           bool backward);
+/* False: there is no such part. */
+bool weft_part_at(const weft_layer *layer, const weft_model *model, weft_pass *pass, bool backward,
+                  int part, weft_body_part *out);
+/* Enqueued like weft_layer_forward and weft_layer_backward. */
+weft_status weft_part_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                              const weft_tensor *x, weft_tensor *y) WEFT_CHECKED;
+weft_status weft_part_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                               const weft_tensor *dy, weft_tensor *dx) WEFT_CHECKED;
+/* The functions forward and backward of a layer that has parts, for one inside a layer that has
+ * none: a body of its own. */
 weft_status weft_parts_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *y) WEFT_CHECKED;
 weft_status weft_parts_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
                                 weft_tensor *dx) WEFT_CHECKED;
+/* What these made; NULL is legal. */
+void weft_alone_destroy(struct weft_alone *alone);
 
 #endif

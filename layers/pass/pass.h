@@ -63,9 +63,17 @@ typedef struct weft_recomputed {
     size_t noted_bytes;      /* the bytes of `fullest` */
 } weft_recomputed;
 
+/* The programs of passes, with an MoE pipeline's inside the layers. */
+typedef struct weft_bodies {
+    const weft_task *inside[2];  /* the pipeline's, forward and backward; NULL: no MoE layers */
+    weft_program *programs;      /* by chunk [WEFT_NUM_PASS_KINDS]; training has all kinds */
+    struct weft_bodies *earlier; /* NULL: the first */
+} weft_bodies;
+
 struct weft_pass {
     weft_model *model;
-    int chunk, first, end; /* its micro-batch's chunk, whose layers are [first, end) */
+    const weft_bodies *bodies; /* of its micro-batch */
+    int chunk, first, end;     /* its micro-batch's chunk, whose layers are [first, end) */
     weft_lane *lane;
     weft_micro_batch micro_batch;
     weft_tensor normed;      /* where blocks' norms write */
@@ -179,7 +187,9 @@ typedef struct weft_model_sums {
 /* The programs of passes, and what runs them. */
 typedef struct weft_model_run {
     struct weft_open_body *body; /* that is being enqueued, or was last (layers/pass/run.c) */
-    weft_program *programs;      /* by chunk [WEFT_NUM_PASS_KINDS]; training has all kinds */
+    weft_program *programs;      /* the bodies' without what is inside layers, likewise */
+    weft_bodies *bodies;         /* the latest made */
+    int num_slots;               /* room in: */
     weft_tensor *slots[WEFT_PAIR_STRANDS];      /* of the running program; of a pair's two */
     weft_executor executors[WEFT_PAIR_STRANDS]; /* likewise */
     weft_graphs *graphs;                        /* NULL: no graphs */
@@ -219,6 +229,8 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
  */
 weft_status weft_model_create_moe(weft_model *model) WEFT_CHECKED;
 weft_status weft_model_create_context(weft_model *model) WEFT_CHECKED;
+/* Sets the lanes of the pass's bodies, and their tracks. */
+void weft_pass_prepare(const weft_pass *pass, weft_executor *executor);
 /* Whether graphs can hold all that this stage's layers enqueue. Pure. */
 bool weft_graphs_fit(const weft_model *model);
 weft_status weft_graphs_create(weft_model *model) WEFT_CHECKED;
@@ -231,8 +243,9 @@ bool weft_model_has_layer(const weft_model *model, int layer);
 struct weft_layer_place {
     weft_layer_ops ops; /* the layer's, in this library's version */
     char name[64];
-    int index;   /* of the member */
-    bool splits; /* weft_layer_set_splits */
+    int index;                   /* of the member */
+    bool splits;                 /* weft_layer_set_splits */
+    struct weft_alone *alone[2]; /* layers/pass/parts.h: forward, backward; NULL: not yet */
     weft_layer_place *next;
 };
 

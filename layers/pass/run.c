@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/doing.h"
+#include "layers/context/context.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/graphs.h"
 #include "layers/pass/note.h"
@@ -15,12 +16,14 @@
 typedef struct weft_pass_strand {
     weft_pass_call call; /* pass NULL: there is none; its tensors are valid while the body opens */
     const weft_program *program;
-    weft_tensor *slots; /* by slot of the program */
-    size_t mark;        /* where its scratch begins */
+    const weft_task *layer; /* whose parts are enqueued */
+    size_t slice;           /* the layer's */
+    weft_tensor *slots;     /* by slot of the program */
+    size_t mark;            /* where its scratch begins */
     weft_executor *executor;
     weft_cursor cursor;
     bool is_alone;         /* no other pass has parts between its own */
-    int part;              /* the next one of the task at hand */
+    int part;              /* the layer's next one */
     int passed;            /* the layer that its latest part ended the backward of; -1: none */
     weft_deferred *leaves; /* of a whole backward: where its layers leave weights' gradients, two */
     int at;                /* the one that its latest layer used */
@@ -141,8 +144,9 @@ static weft_status reduce_gradients(const weft_pass_strand *s, const weft_task *
 static void advance_rings(const weft_pass_strand *s)
 {
     for (uint32_t i = 0; i < s->program->num_tasks; i++) {
-        const int kind = s->program->tasks[i].kind;
-        if (kind == WEFT_TASK_GATHER || kind == WEFT_TASK_REDUCE) {
+        const weft_task *task = &s->program->tasks[i];
+        const int kind = task->kind;
+        if (weft_body_beside(task) && (kind == WEFT_TASK_GATHER || kind == WEFT_TASK_REDUCE)) {
             const weft_ring_part part = part_of_ring(s->call.pass, kind == WEFT_TASK_GATHER);
             *part.turn = (*part.turn + 1) % part.count;
         }
@@ -239,22 +243,26 @@ static void begin_repeat(const weft_pass_strand *s, const weft_task *task)
 
 /* --- layers, part by part ------------------------------------------------------------------ */
 
-static bool has_parts(const weft_task *task)
-{
-    return task->kind == WEFT_TASK_LAYER || task->kind == WEFT_TASK_RECOMPUTE;
-}
-
-/* Of the task at hand; what the second half of a backward does is one part. */
+/* The kind of the next. */
 static weft_part_kind next_part(const weft_pass_strand *s)
 {
-    weft_pass *pass = s->call.pass;
-    if (!pass || s->cursor.at == s->program->num_tasks)
+    const weft_program *program = s->program;
+    if (!s->call.pass || s->cursor.at == program->num_tasks)
         return WEFT_PART_NONE;
-    const weft_task *task = &s->program->tasks[s->cursor.at];
-    if (task->flow == WEFT_FLOW_WEIGHT)
-        return s->part == 0 ? WEFT_PART_COMPUTES : WEFT_PART_NONE;
-    return weft_part_kind_of(pass->model->tree.layers[task->layer], pass,
-                             task->flow != WEFT_FLOW_ACTIVATION, s->part);
+    const int lane = program->tasks[s->cursor.at].lane;
+    return weft_body_travels(lane) && s->executor->lanes[lane] != s->call.pass->lane
+               ? WEFT_PART_TRAVELS
+               : WEFT_PART_COMPUTES;
+}
+
+/* Whether the layer has another part. */
+static bool goes_on(const weft_pass_strand *s)
+{
+    const weft_pass *pass = s->call.pass;
+    weft_body_part next;
+    return s->layer->flow != WEFT_FLOW_WEIGHT &&
+           weft_part_at(pass->model->tree.layers[s->layer->layer], pass->model, s->call.pass,
+                        s->layer->flow != WEFT_FLOW_ACTIVATION, s->part, &next);
 }
 
 /* Whether the layer's backward, in a pair, leaves its weights' gradients. */
@@ -300,7 +308,7 @@ static void point_parameters(const weft_pass_strand *s, const weft_task *task)
 }
 
 /* What is enqueued of a backward's first half leaves work for the second. */
-static weft_status backward_part(const weft_pass_strand *s, const weft_task *task)
+static weft_status backward_part(const weft_pass_strand *s, const weft_task *task, weft_lane *lane)
 {
     weft_pass *pass = s->call.pass;
     weft_layer *layer = pass->model->tree.layers[task->layer];
@@ -310,50 +318,56 @@ static weft_status backward_part(const weft_pass_strand *s, const weft_task *tas
     pass->listed = task->layer;
     if (pass->leaves)
         pass->deferred = &s->leaves[s->at];
-    const weft_status status = weft_part_backward(layer, pass, s->part, &dy, &dx);
+    const weft_status status = weft_part_backward(layer, pass, s->part, lane, &dy, &dx);
     pass->defers = pass->leaves = false;
     return status;
 }
 
 /* Of a layer that does not split the first half has left nothing. */
-static weft_status run_part(const weft_pass_strand *s, const weft_task *task)
+static weft_status run_part(const weft_pass_strand *s, const weft_task *task, weft_lane *lane)
 {
     weft_pass *pass = s->call.pass;
     point_parameters(s, task);
     if (task->flow == WEFT_FLOW_WEIGHT)
         return weft_pass_run_deferred(pass, task->layer);
     if (task->flow != WEFT_FLOW_ACTIVATION)
-        return backward_part(s, task);
+        return backward_part(s, task, lane);
     const bool has_output = weft_task_slot(task, WEFT_OPERAND_Y) >= 0;
     weft_tensor x = operand(s, task, WEFT_OPERAND_X), y = operand(s, task, WEFT_OPERAND_Y);
-    return weft_part_forward(pass->model->tree.layers[task->layer], pass, s->part, &x,
+    return weft_part_forward(pass->model->tree.layers[task->layer], pass, s->part, lane, &x,
                              has_output ? &y : NULL);
+}
+
+/* Of a pair's layers, whose parts take turns, a timeline has no slices. */
+static int track_of(const weft_pass_strand *s)
+{
+    return s->is_alone ? (int)WEFT_TRACK_LAYERS : (int)WEFT_NO_TRACK;
 }
 
 /* The metrics that a repeated forward changes come back before another pass's parts, which count.
  */
-static weft_status run_layer(void *context, const weft_task *task, weft_lane *lane)
+static weft_status run_layer(void *context, const weft_task *part, weft_lane *lane)
 {
     weft_pass_strand *s = context;
-    const weft_pass *pass = s->call.pass;
+    weft_pass *pass = s->call.pass;
     const weft_model_sums *sums = &pass->model->sums;
+    const weft_task *task = s->layer = s->part == 0 ? part : s->layer;
     const bool again = task->kind == WEFT_TASK_RECOMPUTE;
+    if (s->part == 0)
+        WEFT_TRY(weft_note_task_begin(pass, lane, task, track_of(s), &s->slice));
     if (again && (s->part == 0 || !s->is_alone))
         WEFT_TRY(copy_metrics(pass, sums->saved, sums->own));
     if (s->part == 0)
         WEFT_TRY(begin_task(s, task, lane));
-    WEFT_TRY(run_part(s, task));
+    WEFT_TRY(run_part(s, task, lane));
     s->part++;
-    const bool is_last = next_part(s) == WEFT_PART_NONE;
+    const bool is_last = !goes_on(s);
     if (again && (is_last || !s->is_alone))
         WEFT_TRY(copy_metrics(pass, sums->own, sums->saved));
-    return is_last ? end_task(s, task, lane) : WEFT_OK;
-}
-
-static bool goes_on(void *context, const weft_task *task)
-{
-    const weft_pass_strand *s = context;
-    return has_parts(task) && s->part > 0;
+    if (!is_last)
+        return WEFT_OK;
+    WEFT_TRY(end_task(s, task, lane));
+    return weft_note_task_end(pass, lane, track_of(s), s->slice);
 }
 
 static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
@@ -384,6 +398,16 @@ static weft_status run_prefetch(void *context, const weft_task *task, weft_lane 
     weft_pass *pass = s->call.pass;
     return weft_offload_back(&pass->model->memory.offload, s->program, task, pass,
                              &pass->offloaded[task->layer - pass->first], lane);
+}
+
+static weft_status run_task(void *context, const weft_task *task, weft_lane *lane)
+{
+    static const weft_task_function beside[WEFT_NUM_TASK_KINDS] = {
+        [WEFT_TASK_GATHER] = run_gather,
+        [WEFT_TASK_REDUCE] = run_reduce,
+        [WEFT_TASK_OFFLOAD] = run_offload,
+        [WEFT_TASK_PREFETCH] = run_prefetch};
+    return (weft_body_beside(task) ? beside[task->kind] : run_layer)(context, task, lane);
 }
 
 /* Sets slots whose memory exists before the program runs. */
@@ -425,7 +449,7 @@ static void fill_slots(const weft_pass_call *call, const weft_program *program, 
 
 static const weft_program *program_of(const weft_pass_call *call)
 {
-    return &call->pass->model->run.programs[WEFT_NUM_PASS_KINDS * call->pass->chunk + call->kind];
+    return &call->pass->bodies->programs[WEFT_NUM_PASS_KINDS * call->pass->chunk + call->kind];
 }
 
 /* What comes before the program's tasks. An empty stage hands its input on. */
@@ -473,26 +497,27 @@ static void end(const weft_pass_strand *s)
         weft_deferred_note(pass->deferred);
 }
 
-/* Of a pair's layers, whose parts take turns, a timeline has no slices. */
-static void prepare(weft_pass_strand *s)
+void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
 {
-    static const int tracks[2][WEFT_NUM_LANES] = {{[WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,
-                                                   [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,
-                                                   [WEFT_LANE_GATHER] = WEFT_LANE_GATHER},
-                                                  {[WEFT_LANE_COMPUTE] = WEFT_TRACK_LAYERS,
-                                                   [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,
-                                                   [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,
-                                                   [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
-                                                   [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH}};
-    const weft_pass *pass = s->call.pass;
+    /* Layers note their own tasks, but for copies. */
+    static const int tracks[WEFT_NUM_LANES] = {
+        [WEFT_LANE_SEND] = WEFT_NO_TRACK,        [WEFT_LANE_RECEIVE] = WEFT_NO_TRACK,
+        [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,     [WEFT_LANE_EXPERT] = WEFT_NO_TRACK,
+        [WEFT_LANE_INSIDE] = WEFT_NO_TRACK,      [WEFT_LANE_PLACE] = WEFT_NO_TRACK,
+        [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,   [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,
+        [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD, [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
     const weft_model *model = pass->model;
-    s->executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
-    s->executor->lanes[WEFT_LANE_REDUCE] = model->memory.rings.reduce;
-    s->executor->lanes[WEFT_LANE_GATHER] = model->memory.rings.gather;
-    s->executor->lanes[WEFT_LANE_OFFLOAD] = model->memory.offload.out;
-    s->executor->lanes[WEFT_LANE_PREFETCH] = model->memory.offload.back;
-    s->executor->context = s;
-    weft_note_tasks(pass, tracks[s->is_alone], s->executor);
+    memset(executor->lanes, 0, sizeof executor->lanes);
+    executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
+    executor->lanes[WEFT_LANE_REDUCE] = model->memory.rings.reduce;
+    executor->lanes[WEFT_LANE_GATHER] = model->memory.rings.gather;
+    executor->lanes[WEFT_LANE_OFFLOAD] = model->memory.offload.out;
+    executor->lanes[WEFT_LANE_PREFETCH] = model->memory.offload.back;
+    if (model->moe)
+        weft_moe_runtime_lanes(model->moe, pass->lane, executor->lanes);
+    if (model->context)
+        weft_context_runtime_lanes(model->context, executor->lanes);
+    weft_note_tasks(pass, tracks, executor);
 }
 
 /* --- what a whole backward leaves for later: its memory outlives the layer's own part of the turn,
@@ -526,7 +551,7 @@ static bool waits_for_left(const weft_pass_strand *s, const weft_task *task)
 static weft_status go_on(weft_pass_strand *s)
 {
     const weft_program *program = s->program;
-    while (s->cursor.at < program->num_tasks && !has_parts(&program->tasks[s->cursor.at]))
+    while (s->cursor.at < program->num_tasks && weft_body_beside(&program->tasks[s->cursor.at]))
         if (waits_for_left(s, &program->tasks[s->cursor.at]))
             s->reduces[s->at] = weft_program_set_aside(&s->cursor);
         else
@@ -541,7 +566,7 @@ static weft_status reduce_left(weft_pass_strand *s, int at)
     uint32_t layer = reduce.at;
     if (!reduce.program || has_left(s, at))
         return WEFT_OK;
-    while (!has_parts(&s->program->tasks[layer]))
+    while (weft_body_beside(&s->program->tasks[layer]))
         layer--;
     s->reduces[at] = (weft_cursor){0};
     WEFT_TRY(weft_program_end_again(&s->cursor, layer));
@@ -612,6 +637,82 @@ static weft_status take_part(weft_pass_strand *s)
     return go_on(s);
 }
 
+/* --- bodies made ---------------------------------------------------------------------------- */
+
+/* How many kinds of passes the model has. */
+static int num_kinds(const weft_model *model)
+{
+    return model->setup.num_deferred > 0 ? WEFT_NUM_PASS_KINDS
+           : model->setup.training       ? WEFT_NUM_WHOLE_PASS_KINDS
+                                         : 1;
+}
+
+static bool part_of(const void *context, const weft_task *task, int part, weft_body_part *out)
+{
+    const weft_model *model = context;
+    *out = (weft_body_part){.lane = WEFT_LANE_COMPUTE};
+    return task->flow == WEFT_FLOW_WEIGHT
+               ? part == 0
+               : weft_part_at(model->tree.layers[task->layer], model, NULL,
+                              task->flow != WEFT_FLOW_ACTIVATION, part, out);
+}
+
+/* Room for the programs that run. */
+static weft_status make_room(weft_model *model, int num_slots, uint32_t num_tasks)
+{
+    for (int i = 0; i <= model->setup.pairs; i++)
+        if (num_tasks > model->run.executors[i].num_done)
+            WEFT_TRY(
+                weft_executor_prepare(&model->run.executors[i], model->setup.device, num_tasks));
+    if (num_slots <= model->run.num_slots)
+        return WEFT_OK;
+    model->run.num_slots = num_slots;
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
+        WEFT_TRY(WEFT_ARRAY(&model->arena, (size_t)num_slots, &model->run.slots[i]));
+    }
+    return WEFT_OK;
+}
+
+static weft_status make_bodies(weft_model *model, const weft_task *const inside[2])
+{
+    const size_t count = WEFT_NUM_PASS_KINDS * (size_t)model->layout.num_chunks;
+    int most_slots = 1;
+    uint32_t most_tasks = 1;
+    weft_bodies *b;
+    WEFT_TRY(WEFT_ARRAY(&model->arena, 1, &b));
+    WEFT_TRY(WEFT_ARRAY(&model->arena, count, &b->programs));
+    for (size_t i = 0; i < count; i++) {
+        weft_program *body = &b->programs[i];
+        if ((int)(i % WEFT_NUM_PASS_KINDS) >= num_kinds(model))
+            continue;
+        WEFT_TRY(weft_program_body(&model->run.programs[i], part_of, model, &model->arena, body));
+        most_slots = most_slots < body->num_slots ? body->num_slots : most_slots;
+        most_tasks = most_tasks < body->num_tasks ? body->num_tasks : most_tasks;
+    }
+    WEFT_TRY(make_room(model, most_slots, most_tasks));
+    memcpy(b->inside, inside, sizeof b->inside);
+    b->earlier = model->run.bodies;
+    model->run.bodies = b;
+    return WEFT_OK;
+}
+
+/* Those with the programs that MoE layers have now. */
+static weft_status find_bodies(weft_model *model, const weft_bodies **out)
+{
+    const weft_moe_plan *plan = model->moe ? model->moe->current : NULL;
+    const weft_task *const inside[2] = {plan ? plan->inside[0].tasks : NULL,
+                                        plan ? plan->inside[1].tasks : NULL};
+    const weft_bodies *b = model->run.bodies;
+    while (b && memcmp(b->inside, inside, sizeof inside) != 0)
+        b = b->earlier;
+    if (!b) {
+        WEFT_TRY(make_bodies(model, inside));
+        b = model->run.bodies;
+    }
+    *out = b;
+    return WEFT_OK;
+}
+
 /* --- bodies -------------------------------------------------------------------------------- */
 
 static weft_status open_strand(weft_model *model, int index, const weft_pass_call *call,
@@ -624,7 +725,8 @@ static weft_status open_strand(weft_model *model, int index, const weft_pass_cal
                             .is_alone = is_alone,
                             .leaves = left};
     WEFT_TRY(begin(s));
-    prepare(s);
+    s->executor->context = s;
+    weft_pass_prepare(call->pass, s->executor);
     WEFT_TRY(weft_program_open(s->program, s->executor, &s->cursor));
     return go_on(s);
 }
@@ -727,23 +829,25 @@ void weft_pass_serve(weft_pass *pass, int chunk)
 }
 
 /* Readies the pass for a micro-batch's forward. */
-static weft_pass *ready(weft_model *model, int slot, const weft_micro_batch *micro_batch,
-                        weft_lane *lane)
+static weft_status ready(weft_model *model, int slot, const weft_micro_batch *micro_batch,
+                         weft_lane *lane, weft_pass **out)
 {
-    weft_pass *pass = &model->memory.passes[slot];
+    weft_pass *pass = *out = &model->memory.passes[slot];
+    WEFT_TRY(find_bodies(model, &pass->bodies));
     pass->lane = lane;
     pass->backward = false;
     pass->deferred = NULL;
     pass->micro_batch = *micro_batch;
     weft_pass_serve(pass, micro_batch->chunk);
-    return pass;
+    return WEFT_OK;
 }
 
 weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
                                weft_lane *lane, const weft_tensor *x, weft_tensor *y)
 {
-    weft_pass *pass = ready(model, slot, micro_batch, lane);
     struct weft_open_body *body = model->run.body;
+    weft_pass *pass;
+    WEFT_TRY(ready(model, slot, micro_batch, lane, &pass));
     if (model->run.graphs)
         WEFT_TRY(weft_graphs_take_tokens(pass));
     WEFT_TRY(run(&(weft_pass_call){.pass = pass, .kind = WEFT_PASS_FORWARD, .from = x, .to = y}));
@@ -799,14 +903,11 @@ weft_status weft_model_pair(weft_model *model, weft_lane *lane, const weft_pair_
     const weft_pass_call gradients =
         backward_of(model, splits ? WEFT_PASS_INPUT : WEFT_PASS_BACKWARD, call->backward_slot,
                     call->deferred, lane, call->dy, call->dx);
-    const weft_pass_call activations = {
-        .pass = ready(model, call->forward_slot, &call->micro_batch, lane),
-        .kind = WEFT_PASS_FORWARD,
-        .from = call->x,
-        .to = call->y};
+    weft_pass_call activations = {.kind = WEFT_PASS_FORWARD, .from = call->x, .to = call->y};
     weft_deferred *left = model->setup.leaves_weights && !splits
                               ? &model->memory.deferred[model->setup.num_deferred]
                               : NULL;
+    WEFT_TRY(ready(model, call->forward_slot, &call->micro_batch, lane, &activations.pass));
     WEFT_TRY(open_strand(model, WEFT_PAIR_FORWARD, &activations, false, NULL));
     WEFT_TRY(open_strand(model, WEFT_PAIR_BACKWARD, &gradients, false, left));
     return open_body(model->run.body);
@@ -823,8 +924,8 @@ static weft_status make_program(weft_model *model, const weft_chunk_shape *shape
 
 weft_status weft_model_make_programs(weft_model *model, const weft_outline *outline)
 {
-    int num_chunks = model->layout.num_chunks, most_slots = 1;
-    uint32_t most_tasks = 1;
+    const weft_bodies *bodies;
+    const int num_chunks = model->layout.num_chunks;
     WEFT_TRY(
         WEFT_ARRAY(&model->arena, WEFT_NUM_PASS_KINDS * (size_t)num_chunks, &model->run.programs));
     WEFT_TRY(WEFT_ARRAY(&model->arena, (size_t)outline->num_layers, &model->run.leaves));
@@ -836,28 +937,13 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
         WEFT_TRY(weft_outline_pass(outline, model->place.pp.at, chunk, &model->arena, &shape));
         if (!model->setup.training || model->setup.evaluates)
             shape.gradient_slots = 0;
-        const int num_kinds = model->setup.num_deferred > 0 ? WEFT_NUM_PASS_KINDS
-                              : model->setup.training       ? WEFT_NUM_WHOLE_PASS_KINDS
-                                                            : 1;
-        for (int kind = 0; kind < num_kinds; kind++) {
-            weft_program *program = &model->run.programs[WEFT_NUM_PASS_KINDS * chunk + kind];
-            WEFT_TRY(make_program(model, &shape, (weft_pass_kind)kind, program));
-            most_slots = most_slots < program->num_slots ? program->num_slots : most_slots;
-            most_tasks = most_tasks < program->num_tasks ? program->num_tasks : most_tasks;
-        }
+        for (int kind = 0; kind < num_kinds(model); kind++)
+            WEFT_TRY(make_program(model, &shape, (weft_pass_kind)kind,
+                                  &model->run.programs[WEFT_NUM_PASS_KINDS * chunk + kind]));
     }
     WEFT_TRY(WEFT_ARRAY(&model->arena, 1, &model->run.body));
-    for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
-        WEFT_TRY(WEFT_ARRAY(&model->arena, (size_t)most_slots, &model->run.slots[i]));
-    }
-    static const weft_task_function functions[WEFT_NUM_TASK_KINDS] = {
-        [WEFT_TASK_LAYER] = run_layer,     [WEFT_TASK_RECOMPUTE] = run_layer,
-        [WEFT_TASK_GATHER] = run_gather,   [WEFT_TASK_REDUCE] = run_reduce,
-        [WEFT_TASK_OFFLOAD] = run_offload, [WEFT_TASK_PREFETCH] = run_prefetch};
-    for (int i = 0; i <= model->setup.pairs; i++) {
-        memcpy(model->run.executors[i].run, functions, sizeof functions);
-        model->run.executors[i].goes_on = goes_on;
-        WEFT_TRY(weft_executor_prepare(&model->run.executors[i], model->setup.device, most_tasks));
-    }
-    return WEFT_OK;
+    for (int i = 0; i <= model->setup.pairs; i++)
+        for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
+            model->run.executors[i].run[kind] = run_task;
+    return find_bodies(model, &bodies);
 }

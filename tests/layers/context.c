@@ -142,6 +142,17 @@ static void deal_rows(const job *j, const problem *p, const weft_sequence_cut *c
     free(index);
 }
 
+/* A direction's tasks, one behind the other. */
+static weft_status run_program(job *j, weft_context_runtime *runtime, const weft_context_call *call,
+                               bool backward)
+{
+    weft_context_work work;
+    weft_context_begin(&work, runtime, call, backward, backward);
+    for (uint32_t i = 0; i < work.program->num_tasks; i++)
+        WEFT_TRY(weft_context_run_task(&work, &work.program->tasks[i], j->lane));
+    return weft_context_end(&work, j->lane);
+}
+
 /* The same over the ranks; fills this rank's rows of t->out and t->dqkv. */
 static void run_parallel(job *j, const problem *p, const weft_sequence_cut *cut, tensors *t)
 {
@@ -189,12 +200,12 @@ static void run_parallel(job *j, const problem *p, const weft_sequence_cut *cut,
     cast(j, WEFT_F32, mine, p->dtype, dout, narrow);
     for (int again = 0; again < 2; again++) { /* as recomputation does */
         memset(scratch, 0x7f, scratch_bytes + 1);
-        EXPECT_OK(weft_context_forward(runtime, j->lane, &call));
+        EXPECT_OK(run_program(j, runtime, &call, false));
         EXPECT_OK(weft_lane_sync(j->lane));
         EXPECT(scratch[forward_bytes] == 0x7f, "forward wrote behind its scratch");
     }
     memset(scratch, 0x7f, scratch_bytes + 1);
-    EXPECT_OK(weft_context_backward(runtime, j->lane, &call));
+    EXPECT_OK(run_program(j, runtime, &call, true));
     cast(j, p->dtype, out, WEFT_F32, mine, narrow);
     EXPECT(scratch[backward_bytes] == 0x7f, "backward wrote behind its scratch");
     deal_rows(j, p, cut, result_of(p), t->out, mine, true);

@@ -96,12 +96,26 @@ static bool does_something(const weft_noted *notes, size_t count, size_t from,
     return false;
 }
 
-/* Whether the wait is for another lane. */
-static bool is_for_another(const weft_noted *notes, size_t at)
+/* The lane that the wait is for; NULL: its own. */
+static const weft_lane *waited_for(const weft_noted *notes, size_t at)
 {
     for (size_t i = at; i-- > 0;)
         if (notes[i].kind == WEFT_NOTED_RECORD && notes[i].event == notes[at].event)
-            return notes[i].lane != notes[at].lane;
+            return notes[i].lane != notes[at].lane ? notes[i].lane : NULL;
+    return NULL;
+}
+
+/* Whether the tasks of programs inside layers alone run on the lane. */
+static bool is_inside(const weft_model *model, const weft_lane *lane)
+{
+    weft_lane *lanes[WEFT_NUM_LANES] = {NULL};
+    if (model->moe)
+        memcpy(lanes, model->moe->lanes, sizeof lanes);
+    if (model->context)
+        weft_context_runtime_lanes(model->context, lanes);
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        if (lanes[i] == lane)
+            return true;
     return false;
 }
 
@@ -128,22 +142,19 @@ static void drop(const note_case *c, const note_model *m, size_t at)
     size_t count;
     const weft_noted *notes = weft_notes(m->device, &count);
     const weft_noted *note = &notes[at];
-    const bool is_wait = note->kind == WEFT_NOTED_WAIT && is_for_another(notes, at);
+    const weft_lane *other = note->kind == WEFT_NOTED_WAIT ? waited_for(notes, at) : NULL;
+    const bool is_of_body = other && is_of(&model->run.executors[0], note->event);
     const bool is_named = races_without(m, at, at + 1, note->lane);
     sum.drops++;
     sum.named += is_named;
     sum.redundant += !is_named;
-    if (is_wait &&
-        (is_of(model->moe ? &model->moe->runner.strands[0].executor : NULL, note->event) ||
-         is_of(model->moe ? &model->moe->runner.strands[1].executor : NULL, note->event) ||
-         is_of(model->context ? weft_context_executor(model->context) : NULL, note->event))) {
+    if (is_of_body && (is_inside(model, note->lane) || is_inside(model, other))) {
         sum.of_layers++;
         EXPECT(is_named || !does_something(notes, count, at + 1, note->lane),
                "%s on %s: nobody misses wait %zu on lane %s", c->name, c->mesh, at,
                weft_lane_name(note->lane));
-    } else if (is_wait && at >= last_step &&
-               (is_of(&model->run.executors[0], note->event) ||
-                is_of(model->tier ? &model->tier->executor : NULL, note->event))) {
+    } else if (other && at >= last_step &&
+               (is_of_body || is_of(model->tier ? &model->tier->executor : NULL, note->event))) {
         drop_of_pass(m, notes, count, at, is_named);
     }
 }
