@@ -79,6 +79,16 @@ weft_status weft_other_memory_make(const weft_config *config, const weft_mesh *m
     return status;
 }
 
+/* A layer is made again once the loss is done with its logits: the larger of both counts. */
+static uint64_t never_together(const weft_step *step, int rank, const weft_footprint *footprint)
+{
+    const uint64_t again = weft_footprint_recomputed(&step->outline, rank);
+    for (int i = 0; i < footprint->num_modules; i++)
+        if (strcmp(footprint->modules[i].module, "loss") == 0)
+            return footprint->modules[i].bytes < again ? footprint->modules[i].bytes : again;
+    return 0;
+}
+
 void weft_other_memory_footprint(const weft_config *config, const weft_step *step, int rank,
                                  weft_footprint *out)
 {
@@ -86,6 +96,8 @@ void weft_other_memory_footprint(const weft_config *config, const weft_step *ste
     weft_config copy = *config;
     copy.train.split_master = false;
     weft_step_footprint(&copy, step, rank, &step->programs[rank], out);
+    const uint64_t apart = never_together(step, rank, out);
     out->bytes[WEFT_MEMORY_OTHER] += workspaces;
-    out->device_bytes += workspaces;
+    out->bytes[WEFT_MEMORY_SCRATCH] -= apart;
+    out->device_bytes += workspaces - apart;
 }

@@ -269,6 +269,8 @@ static void describe_attention(const plain *p)
     kernels(p, "linear_qkv", 1, 2 * bias * qkv, 2 * qkv, bias * qkv); /* three gradients packed */
     kernels(p, "rotary", 1, 2 * rotated, 2 * rotated, 0);
     keep(p, "linear_qkv", qkv);
+    if (p->shape->plain_kernels == WEFT_PLAIN_FUSED && p->options->qk_layernorm)
+        keep(p, "qk_layernorm", row * (d->heads + d->groups) * d->head_dim); /* their inputs */
     core_attention(p);
     kernels(p, "context", 1, 2 * row * width, 2 * row * width, 0); /* heads beside each other */
     row_parallel(p, "linear_proj", width);

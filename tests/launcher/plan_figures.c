@@ -518,6 +518,8 @@ static void check_their_memory(void)
          "parallel.num_virtual_stages_per_pipeline_rank=3", 2643299328},
         {GPT(12, 512, 8, 8, 1024, 50304, "", 4), "dp=8,zero=0", "train.recompute_granularity=full",
          2561334272},
+        {GPT(12, 512, 8, 8, 1024, 50688, ", \"qk_layernorm\": true", 4), "tp=4,dp=2,zero=0",
+         "train.recompute_granularity=none", 1177314304},
     };
     char path[4096];
     snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
@@ -528,7 +530,7 @@ static void check_their_memory(void)
         const cJSON *stages = object(json, "stages"),
                     *last = cJSON_GetArrayItem(stages, cJSON_GetArraySize(stages) - 1);
         const double planned = number_of(last, "memory_bytes");
-        EXPECT(fabs(planned / rows[i].bytes - 1) < 0.03, "%s: %g of %g bytes", rows[i].mesh,
+        EXPECT(fabs(planned / rows[i].bytes - 1) < 0.02, "%s: %g of %g bytes", rows[i].mesh,
                planned, rows[i].bytes);
         double parts = 0;
         for (const cJSON *part = object(last, "parts")->child; part; part = part->next)
