@@ -71,7 +71,12 @@ typedef struct weft_shape {
                              keys and values of so many; 0: sequences come whole */
 } weft_shape;
 /* The software of published runs: until the summer of 2021, and since. */
-typedef enum weft_plain_year { WEFT_PLAIN_NONE, WEFT_PLAIN_2021, WEFT_PLAIN_2022 } weft_plain_year;
+typedef enum weft_plain_year {
+    WEFT_PLAIN_NONE,
+    WEFT_PLAIN_2021,
+    WEFT_PLAIN_2022,
+    WEFT_PLAIN_FUSED /* memory alone: attention keeps no scores */
+} weft_plain_year;
 /* What a rank has of a micro-batch. Context parallelism (cp) cuts the sequence: seq / cp tokens of
  * each sample are here, and tokens * batch rows, before sequence parallelism cuts these over tp. A
  * mean over the micro-batch's tokens is over seq * batch. Pure. */

@@ -315,7 +315,7 @@ static void place_experts(weft_pass_experts *out, const weft_operation *op, doub
 static void add_again(const pricing *p, const weft_operation *op, const weft_estimate *estimate)
 {
     weft_pass_time *backward = &p->out->backward;
-    const double share = weft_software_again(&p->products, op);
+    const double share = weft_software_again(p->site, &p->products, op);
     backward->compute_us += share * estimate->us;
     backward->memory_us += share * estimate->memory_us;
     backward->num_issued += ceil(share) * weft_software_launches(p->site, op);

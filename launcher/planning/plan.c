@@ -7,6 +7,7 @@
 
 #include "core/log.h"
 #include "launcher/planning/moe_choice.h"
+#include "launcher/planning/other_memory.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step_price.h"
 #include "layers/pass/recompute.h"
@@ -313,6 +314,11 @@ static void find_file(int s, weft_plan *plan)
     plan->most_file = s;
 }
 
+const weft_step *weft_plan_memory_step(const weft_plan *plan)
+{
+    return plan->theirs.programs ? &plan->theirs : &plan->step;
+}
+
 static void find_memory(const weft_config *config, const weft_cluster *cluster, weft_plan *plan)
 {
     double most = -INFINITY;
@@ -320,7 +326,10 @@ static void find_memory(const weft_config *config, const weft_cluster *cluster, 
     plan->file_limit_bytes = (uint64_t)config->tier.file_limit;
     for (int s = 0; s < plan->num_stages; s++) {
         weft_plan_stage *stage = &plan->stages[s];
-        weft_step_footprint(config, &plan->step, s, &plan->step.programs[s], &stage->footprint);
+        if (plan->theirs.programs)
+            weft_other_memory_footprint(config, &plan->theirs, s, &stage->footprint);
+        else
+            weft_step_footprint(config, &plan->step, s, &plan->step.programs[s], &stage->footprint);
         const uint64_t bytes = stage->footprint.device_bytes;
         const uint64_t limit =
             smallest_limit(weft_plan_memory_limit, config, cluster, plan->kinds[s].all);
@@ -503,6 +512,7 @@ static weft_status make_step(weft_config *config, const weft_cluster *cluster, w
         WEFT_TRY(choose_tier(config, cluster, &moe.options, arena, plan));
     config->tier = plan->tier.options;
     WEFT_TRY(weft_step_make(config, &plan->mesh, &moe.options, arena, &plan->step));
+    WEFT_TRY(weft_other_memory_make(config, &plan->mesh, &moe.options, arena, &plan->theirs));
     if (weft_ramp_num_sizes(&config->train) > 0)
         snprintf(plan->ramp, sizeof plan->ramp,
                  "of %" PRId64 " samples, as from %" PRId64
@@ -584,4 +594,5 @@ weft_status weft_plan_make(const weft_config *config, const weft_config_source *
 void weft_plan_release(weft_plan *plan)
 {
     weft_step_release(&plan->step);
+    weft_step_release(&plan->theirs);
 }

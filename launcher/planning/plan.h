@@ -80,6 +80,7 @@ typedef struct weft_plan {
     weft_tier_selection tier;       /* where its experts are */
     weft_stage_kinds *kinds;        /* [num_stages] */
     weft_step step;
+    weft_step theirs;   /* of software whose layers keep something else; else none */
     int num_idle;       /* of the cluster's devices, where no dp was given */
     int64_t dropped_ep; /* of the config, which --mesh replaces by none; 0: nothing */
     char ramp[128];     /* which step of a growing batch is planned, in words; "": all are alike */
@@ -145,6 +146,8 @@ bool weft_plan_is_of_gpus(const weft_config *config, const weft_cluster *cluster
 /* What a rank's device of a group of nodes (weft_cluster_hardware) may hold: the lower of what the
  * config allows and what the device has. 0: nobody says. */
 uint64_t weft_plan_memory_limit(const weft_config *config, const weft_cluster *cluster, int group);
+/* The step that the plan's memory is of. */
+const weft_step *weft_plan_memory_step(const weft_plan *plan);
 /* config->moe_load on this mesh; where it is one that is asked for, at most the worst. */
 double weft_plan_load_on(const weft_config *config, const weft_mesh *mesh);
 /* All but the outline lives in the arena. model.vocab_size is known. `trace` (NULL: none) gets the

@@ -174,7 +174,8 @@ static void plan_report_parts(weft_report *r, const weft_plan *plan, int stage)
     static const weft_memory_purpose purposes[] = {WEFT_MEMORY_WEIGHTS, WEFT_MEMORY_GRADIENTS,
                                                    WEFT_MEMORY_OPTIMIZER, WEFT_MEMORY_ACTIVATIONS};
     weft_part_bytes parts[WEFT_NUM_MODEL_PARTS];
-    weft_footprint_parts(&plan->step.outline, &plan->mesh, stage, &plan->step.programs[stage],
+    const weft_step *step = weft_plan_memory_step(plan);
+    weft_footprint_parts(&step->outline, &plan->mesh, stage, &step->programs[stage],
                          &plan->stages[stage].footprint, parts);
     weft_report_open(r, WEFT_REPORT_OBJECT, "parts");
     for (int part = 0; part < WEFT_NUM_MODEL_PARTS; part++) {

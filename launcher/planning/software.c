@@ -41,9 +41,13 @@ static const weft_software_rule rules[WEFT_NUM_SOFTWARE_RULES] = {
                                 OF(0, 0, 0, 0, 0.62, 0.62),
                                 "335 and 322 TFLOP/s for 539 and 516: arXiv 2407.08608, 2024, "
                                 "figures 5 and 6"},
-    [WEFT_RULE_FLASH_B200] = {"FlashAttention-2's rate over cuDNN 9's on B200",
-                              OF(0, 0, 0, 0, 0.29, 0.29),
-                              "361 TFLOP/s: github.com/meta-pytorch/tritonbench/pull/171, 2025"},
+    [WEFT_RULE_FLASH_B200] = {"PyTorch's attention on B200, over the file's rate",
+                              OF(0, 0, 0, 0, 0.77, 0.29),
+                              "cuDNN (github.com/pytorch/torchtitan/pull/1196, 2025), of which "
+                              "FlashAttention-4 is up to "
+                              "1.3 times as fast (FlashAttention-4, arXiv, 2026, abstract); "
+                              "FlashAttention-2 361 TFLOP/s: "
+                              "github.com/meta-pytorch/tritonbench/pull/171, 2025"},
     [WEFT_RULE_LOSS_BYTES] =
         {"logits whole and in fp32, bytes an element", OF(52, 10, 10, 18, 48, 48),
          "github.com/NVIDIA/Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py, 2024: "
@@ -104,6 +108,10 @@ static const weft_software_rule rules[WEFT_NUM_SOFTWARE_RULES] = {
          OF(0, 0, 0, 0, 1, 0),
          "github.com/pytorch/torchtitan, torchtitan/parallelisms/parallelize_llama.py, 2024: "
          "selective_ac_option op"},
+    [WEFT_RULE_ATTENTION_AGAIN] =
+        {"selective recomputation: attention too, on B200", OF(0, 0, 0, 0, 1, 0),
+         "github.com/pytorch/torchtitan, torchtitan/models/llama3/infra/parallelize.py, 2025-08 "
+         "(6fc499f6): _save_list has flash and efficient attention, not cuDNN's"},
     [WEFT_RULE_ROTARY_BYTES] =
         {"queries and keys turned, bytes an element", OF(0, 0, 0, 0, 20, 0),
          "github.com/pytorch/torchtitan, torchtitan/models/llama/model.py, 2024: to fp32 6, "
@@ -150,6 +158,17 @@ static const weft_software_rule rules[WEFT_NUM_SOFTWARE_RULES] = {
     [WEFT_RULE_ISSUE_US] = {"us that the host takes to issue a kernel", ALL_OTHERS(7),
                             "github.com/pytorch/pytorch/issues/41383, 2020: the smallest operation "
                             "with autograd"},
+    [WEFT_RULE_STATE_BYTES] =
+        {"masters and moments, bytes an element", OF(12, 0, 0, 0, 0, 0),
+         "github.com/NVIDIA/Megatron-LM, megatron/training/theoretical_memory_usage.py, 2024: 18 "
+         "with weights and gradients; layers keep the inputs of products and norms: arXiv "
+         "2205.05198, 2022, section 4, and github.com/NVIDIA/TransformerEngine, "
+         "transformer_engine/pytorch/module/layernorm_linear.py, 2024"},
+    [WEFT_RULE_WORKSPACES_MIB] =
+        {"MiB of cuBLAS' workspaces", OF(96, 0, 0, 0, 0, 0),
+         "github.com/pytorch/pytorch, aten/src/ATen/cuda/CublasHandlePool.cpp, 2024: 32 for each "
+         "of the threads of forward and backward; github.com/NVIDIA/TransformerEngine, "
+         "transformer_engine/pytorch/module/base.py, 2024, get_cublas_workspace_size_bytes: 32"},
     [WEFT_RULE_OFF_RAILS] = {"times as long an all-to-all beyond a node", OF_PLAIN(2),
                              "NVIDIA, Doubling all2all Performance with NVIDIA Collective "
                              "Communication Library 2.12, 2022"},
@@ -196,6 +215,11 @@ static double flash_share(const weft_site *site)
         if (strncmp(name, flashes[i].device, strlen(flashes[i].device)) == 0)
             return value_of(site->software, flashes[i].rule);
     return 1;
+}
+
+static bool is_b200(const weft_site *site)
+{
+    return strncmp(site->cluster->hardware.device_name, "B200", 4) == 0;
 }
 
 static bool is_of(const weft_operation *operation, const char *module)
@@ -275,12 +299,15 @@ bool weft_software_chooses(int software)
 }
 
 /* A layer's products are those of queries, keys, values, their end, of gate and up, and down. */
-double weft_software_again(const weft_software_products *products, const weft_operation *o)
+double weft_software_again(const weft_site *site, const weft_software_products *products,
+                           const weft_operation *o)
 {
     if (o->kind == WEFT_OPERATION_MEMORY)
         return is_of(o, "rotary");
-    if (o->kind != WEFT_OPERATION_GEMM || o->fused)
+    if (o->kind != WEFT_OPERATION_GEMM)
         return 0;
+    if (o->fused)
+        return is_b200(site) && value_of(site->software, WEFT_RULE_ATTENTION_AGAIN) > 0;
     if (is_of(o, "linear_qkv"))
         return products->keys;
     if (is_of(o, "linear_fc1"))
@@ -342,4 +369,14 @@ double weft_software_sharded_bytes(int software)
 double weft_software_adamw_bytes(int software)
 {
     return value_of(software, WEFT_RULE_ADAMW_BYTES);
+}
+
+double weft_software_state_bytes(int software)
+{
+    return value_of(software, WEFT_RULE_STATE_BYTES);
+}
+
+uint64_t weft_software_workspace_bytes(int software)
+{
+    return (uint64_t)value_of(software, WEFT_RULE_WORKSPACES_MIB) << 20;
 }

@@ -50,6 +50,7 @@ typedef enum weft_software_rule_kind {
     WEFT_RULE_NORM_ROWS_BACK,
     WEFT_RULE_KEEPS,
     WEFT_RULE_SECOND_AGAIN,
+    WEFT_RULE_ATTENTION_AGAIN,
     WEFT_RULE_ROTARY_BYTES,
     WEFT_RULE_TP_BESIDE,
     WEFT_RULE_ROWS_ONCE,
@@ -61,6 +62,8 @@ typedef enum weft_software_rule_kind {
     WEFT_RULE_CLAMP_BYTES_BACK,
     WEFT_RULE_PRODUCT_US,
     WEFT_RULE_ISSUE_US,
+    WEFT_RULE_STATE_BYTES,
+    WEFT_RULE_WORKSPACES_MIB,
     WEFT_RULE_OFF_RAILS,
     WEFT_NUM_SOFTWARE_RULES
 } weft_software_rule_kind;
@@ -96,7 +99,8 @@ typedef struct weft_software_products {
     double gates; /* products of the MLP's first one: 1, or 2 */
 } weft_software_products;
 bool weft_software_chooses(int software);
-double weft_software_again(const weft_software_products *products, const weft_operation *operation);
+double weft_software_again(const weft_site *site, const weft_software_products *products,
+                           const weft_operation *operation);
 /* Whether a collective of the layer runs beside the product before it. */
 bool weft_software_is_beside(const weft_site *site, const weft_operation *operation);
 /* Launches of an operation. */
@@ -113,5 +117,9 @@ double weft_software_gradient_copies(int software);
 double weft_software_sharded_bytes(int software);
 /* Bytes that AdamW moves an element; 0: as Weft's. */
 double weft_software_adamw_bytes(int software);
+/* Bytes of AdamW's state, an element, where memory is the software's: then layers of dense models
+ * keep what its layers keep; 0: as Weft's. Bytes of its libraries' workspaces. */
+double weft_software_state_bytes(int software);
+uint64_t weft_software_workspace_bytes(int software);
 
 #endif

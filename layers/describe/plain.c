@@ -8,6 +8,10 @@
  * parallelism all of it over t. Masks of dropout have one byte an element. The norms' sums of rows
  * are left out, as in the paper. Dropout is always on, as in those runs.
  *
+ * Megatron-LM of 2024 with Transformer Engine keeps the same, but for fused attention, which keeps
+ * a sum of each query's exponentials in the place of scores, and for masks where nothing is
+ * dropped.
+ *
  * Kernels follow Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
  * Using Megatron-LM" (2021), section 4.2: scores are stored, in [batch, heads, s, s]; scale, causal
  * mask and softmax are one kernel, which reads the lower triangle alone; bias and GELU, and bias,
@@ -234,6 +238,10 @@ static void core_attention(const plain *p)
     const size_t pieces[] = {bytes, squares, bytes};
     const int first = p->out->list->num_operations;
     const bool again = p->shape->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN);
+    if (p->shape->plain_kernels == WEFT_PLAIN_FUSED) {
+        keep(p, WEFT_MODULE_ATTENTION, p->shape->batch * p->d.heads * seq * sizeof(float));
+        return;
+    }
     batched(p, forward, seq, channels);
     kernels(p, scores, 1, (squares / 2 + squares) * p->element, 2 * bytes, 0);
     kernels(p, scores, 1, 2 * bytes + squares, 2 * bytes + squares, 0); /* its dropout */
@@ -261,6 +269,8 @@ static void describe_attention(const plain *p)
     kernels(p, "linear_qkv", 1, 2 * bias * qkv, 2 * qkv, bias * qkv); /* three gradients packed */
     kernels(p, "rotary", 1, 2 * rotated, 2 * rotated, 0);
     keep(p, "linear_qkv", qkv);
+    if (p->shape->plain_kernels == WEFT_PLAIN_FUSED && p->options->qk_layernorm)
+        keep(p, "qk_layernorm", row * (d->heads + d->groups) * d->head_dim); /* their inputs */
     core_attention(p);
     kernels(p, "context", 1, 2 * row * width, 2 * row * width, 0); /* heads beside each other */
     row_parallel(p, "linear_proj", width);
@@ -453,7 +463,8 @@ static void describe(const weft_layer *layer, const weft_shape *shape, weft_laye
     p.d = weft_dims_of(o, shape);
     p.added = p.element + 2 * weft_plain_gradient_bytes(shape->dtype);
     const size_t numbers = p.d.rows * p.d.hidden;
-    p.mask = numbers * facts[WEFT_PLAIN_MASK].value;
+    if (shape->plain_kernels != WEFT_PLAIN_FUSED || o->hidden_dropout > 0)
+        p.mask = numbers * facts[WEFT_PLAIN_MASK].value;
     p.rows = numbers * p.element;
     p.whole = p.d.rows_full * p.d.hidden * p.element;
     p.bias = !o->disable_bias_linear;

@@ -37,7 +37,7 @@ static int read_all(void **state)
     }
     if (folder)
         closedir(folder);
-    return num_clusters == 7 ? 0 : -1;
+    return num_clusters == 9 ? 0 : -1;
 }
 
 static const weft_cluster *named(const char *device)
@@ -216,10 +216,15 @@ CASE(products_reach_what_gpus_reach)
 {
     for (int i = 0; i < num_clusters; i++) {
         const weft_cluster *c = &clusters[i];
-        between(c, "a large product", share_of_peak(c, WEFT_F16, 8192, 8192, 8192), 0.6, 0.85);
-        between(c, "a layer's product", share_of_peak(c, WEFT_F16, 4096, 4096, 4096), 0.4, 0.8);
+        /* Of less power than their own limit two reach less. */
+        const bool is_capped = strstr(c->hardware.device_name, " W ") != NULL;
+        between(c, "a large product", share_of_peak(c, WEFT_F16, 8192, 8192, 8192),
+                is_capped ? 0.38 : 0.6, is_capped ? 0.6 : 0.85);
+        between(c, "a layer's product", share_of_peak(c, WEFT_F16, 4096, 4096, 4096),
+                is_capped ? 0.3 : 0.4, 0.8);
         between(c, "a thin product", share_of_peak(c, WEFT_F16, 64, 4096, 4096), 0.005, 0.4);
-        between(c, "one in fp32", share_of_peak(c, WEFT_F32, 8192, 8192, 8192), 0.6, 0.85);
+        between(c, "one in fp32", share_of_peak(c, WEFT_F32, 8192, 8192, 8192),
+                is_capped ? 0.38 : 0.6, 0.85);
     }
     weft_site site = {.cluster = named("V100")};
     const weft_operation bf16 = product(WEFT_BF16, 64, 64, 64);
@@ -240,19 +245,30 @@ CASE(products_are_as_published)
     } rows[] = {
         /* newsletter.semianalysis.com, 2024-12-22: "roughly 720", Llama 70B's shapes; the one with
          * k of 1280 is left out: prices store a wave's tiles before the next wave begins */
-        {"H100", 16384, 8192, 7168, 720},
-        {"H100", 16384, 3584, 8192, 720},
-        {"H100", 8192, 8192, 8192, 720},
+        {"H100 SXM5", 16384, 8192, 7168, 720},
+        {"H100 SXM5", 16384, 3584, 8192, 720},
+        {"H100 SXM5", 8192, 8192, 8192, 720},
         {"H200", 16384, 8192, 7168, 720},
         /* github.com/vllm-project/vllm/pull/17126, 2025, H100 */
-        {"H100", 256, 6144, 4096, 544},
+        {"H100 SXM5", 256, 6144, 4096, 544},
         /* arXiv 2604.23466, 2026, tables III and IV: Llama 7B's feed-forward layers */
-        {"B200", 8192, 8192, 8192, 1672},
-        {"B200", 4096, 11008, 4096, 1562},
-        {"B200", 2048, 11008, 4096, 1448},
+        {"B200 SXM", 8192, 8192, 8192, 1672},
+        {"B200 SXM", 4096, 11008, 4096, 1562},
+        {"B200 SXM", 2048, 11008, 4096, 1448},
         /* github.com/vllm-project/vllm/pull/18778 and 19566, 2025, B200 */
-        {"B200", 2048, 4096, 4096, 1444},
-        {"B200", 1024, 6144, 4096, 1433},
+        {"B200 SXM", 2048, 4096, 4096, 1444},
+        {"B200 SXM", 1024, 6144, 4096, 1433},
+        /* github.com/pytorch/FBGEMM/pull/2546, 2024, "H100 500W", bf16 */
+        {"H100 500 W", 8192, 8192, 8192, 585},
+        {"H100 500 W", 65536, 8192, 7168, 575},
+        {"H100 500 W", 65536, 3584, 8192, 546},
+        /* github.com/facebookexperimental/triton/pull/854 and 3648, 2026, "power cap 750 W", fp16;
+         * 4096 cubed, too short a run to be capped, is left out */
+        {"B200 750 W", 8192, 8192, 8192, 1088},
+        {"B200 750 W", 1024, 20480, 6144, 1021},
+        /* github.com/meta-pytorch/tritonbench/pull/1011 and 1009, 2026, bf16 */
+        {"B200 750 W", 8192, 8192, 8192, 959},
+        {"B200 750 W", 8192, 8192, 16384, 911},
         /* thonking.ai/p/strangely-matrix-multiplications, 2024 */
         {"A100 SXM4 80", 8192, 8192, 8192, 258},
     };
@@ -298,16 +314,16 @@ CASE(attention_is_as_published)
         double low, high; /* what libraries reach, TFLOP/s */
     } rows[] = {
         /* arXiv 2407.08608, 2024, figure 5, causal: cuDNN 9 and FlashAttention-3 */
-        {"H100", 2048, 128, false, 484, 521},
-        {"H100", 8192, 128, false, 529, 602},
-        {"H100", 16384, 128, false, 539, 616},
+        {"H100 SXM5", 2048, 128, false, 484, 521},
+        {"H100 SXM5", 8192, 128, false, 529, 602},
+        {"H100 SXM5", 16384, 128, false, 539, 616},
         {"H200", 4096, 64, false, 363, 420},
-        {"H100", 16384, 64, false, 388, 473},
+        {"H100 SXM5", 16384, 64, false, 388, 473},
         /* github.com/Dao-AILab/flash-attention/pull/2280, 2026: one and two CTA */
-        {"B200", 8192, 128, true, 1118, 1209},
+        {"B200 SXM", 8192, 128, true, 1118, 1209},
         /* and pull/2605, 2026 */
-        {"B200", 4096, 128, false, 1090, 1090},
-        {"B200", 4096, 64, false, 713, 713},
+        {"B200 SXM", 4096, 128, false, 1090, 1090},
+        {"B200 SXM", 4096, 64, false, 713, 713},
         /* arXiv 2307.08691, 2023: 0.50 to 0.73 of peak forward, up to 0.63 backward */
         {"A100 SXM4 80", 16384, 128, false, 156, 228},
         {"A100 SXM4 80", 16384, 128, true, 156, 197},
@@ -361,8 +377,8 @@ CASE(links_reach_what_links_reach)
 
 CASE(generations_follow_each_other)
 {
-    static const char *const devices[] = {"V100", "A100 SXM4 40", "A100 SXM4 80",
-                                          "H100", "H200",         "B200"};
+    static const char *const devices[] = {"V100",      "A100 SXM4 40", "A100 SXM4 80",
+                                          "H100 SXM5", "H200",         "B200 SXM"};
     double before_gemm = INFINITY, before_norm = INFINITY;
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
         const weft_cluster *c = named(devices[i]);
