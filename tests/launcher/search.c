@@ -655,6 +655,7 @@ static void check_stopped(void)
     EXPECT(c.exit_code == 75 && cJSON_IsFalse(cJSON_GetObjectItem(json, "complete")) &&
                cJSON_GetArraySize(cJSON_GetObjectItem(json, "plans")) > 0,
            "exit %d: %.200s", c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* Of more nodes than any mesh has, the most that one has are found at once, not counted down by all

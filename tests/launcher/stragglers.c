@@ -253,6 +253,7 @@ static void check_slow_link(void)
     char *text = child_read("link/metrics.jsonl");
     EXPECT(text && strstr(text, "\"slowest_link\": \"node2\"") && strstr(text, "\"link_ms\": ["),
            "no links in metrics.jsonl");
+    child_release(&c);
 }
 
 /* A machine with other work may say that it cannot keep the pace. */
