@@ -36,7 +36,7 @@ static double median(const double *values, int num)
 {
     double sorted[PASSES];
     memcpy(sorted, values, (size_t)num * sizeof *sorted);
-    qsort(sorted, (size_t)num, sizeof *sorted, ascending);
+    weft_sort(sorted, (size_t)num);
     return sorted[num / 2];
 }
 

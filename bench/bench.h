@@ -1,4 +1,4 @@
-/* What the benches share: an end on failure, operands, a clock and an order. */
+/* What the benches share: an end on failure, operands, a clock and order statistics. */
 #ifndef WEFT_BENCH_BENCH_H
 #define WEFT_BENCH_BENCH_H
 
@@ -10,6 +10,7 @@
 #include <weft/device.h>
 
 #include "core/clock.h"
+#include "core/sorted.h"
 
 static inline void check(weft_status status)
 {
@@ -31,13 +32,6 @@ static inline void *allocate_zeros(weft_device *device, size_t bytes)
 static inline double seconds_now(void)
 {
     return 1e-6 * weft_now_us();
-}
-
-/* qsort's, of doubles. */
-static inline int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 #endif

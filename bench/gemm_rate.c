@@ -104,7 +104,7 @@ int main(int argc, char **argv)
         check(weft_lane_sync(lane));
         times[pass] = seconds_now() - start;
     }
-    qsort(times + 1, PASSES - 1, sizeof *times, ascending);
+    weft_sort(times + 1, PASSES - 1);
     double median = times[1 + (PASSES - 1) / 2];
     double attention = 12.0 * (double)layers * (ROWS / SEQ) * SEQ * SEQ * (double)hidden;
     printf(json ? "{\"gflops\": %.6g, \"gemm_ms\": %.6g, \"step_flops\": %.17g}\n"

@@ -15,6 +15,7 @@
 #include <mpi.h>
 
 #include "comm/comm.h"
+#include "core/sorted.h"
 
 enum { DEFAULT_ROUNDS = 21, WARM_UPS = 2, MAX_ROUNDS = 1000 };
 
@@ -86,15 +87,9 @@ static double time_one(const bench *b, void (*run)(const bench *, operation, siz
     return slowest;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static quartiles quartiles_of(double *values, int count)
 {
-    qsort(values, (size_t)count, sizeof *values, ascending);
+    weft_sort(values, (size_t)count);
     return (quartiles){values[count / 4], values[count / 2], values[count - 1 - count / 4]};
 }
 

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <weft/device.h>
 #include <weft/kernels.h>
@@ -48,13 +47,6 @@ static struct {
     size_t bytes;
 } buffers[MAX_BUFFERS];
 static int num_buffers;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Zeroed, until release_all(). */
 static void *allocate(weft_space space, size_t bytes)
@@ -114,7 +106,7 @@ static int32_t *random_tokens(size_t count)
 
 static double median(double *seconds)
 {
-    qsort(seconds, SAMPLES, sizeof *seconds, ascending);
+    weft_sort(seconds, SAMPLES);
     return seconds[SAMPLES / 2];
 }
 
@@ -136,11 +128,11 @@ static int launches_for(double seconds)
     int num_launches_ = 1;                                                                         \
     for (int s_ = -2; s_ < SAMPLES; s_++) {                                                        \
         check(weft_lane_sync(lane));                                                               \
-        start_ = now();                                                                            \
+        start_ = seconds_now();                                                                    \
         for (int l_ = 0; l_ < num_launches_; l_++)                                                 \
             check(call);                                                                           \
         check(weft_lane_sync(lane));                                                               \
-        samples_[s_ < 0 ? 0 : s_] = (now() - start_) / num_launches_;                              \
+        samples_[s_ < 0 ? 0 : s_] = (seconds_now() - start_) / num_launches_;                      \
         if (s_ == -1)                                                                              \
             num_launches_ = launches_for(samples_[0]);                                             \
     }                                                                                              \

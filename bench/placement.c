@@ -3,9 +3,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/rng.h"
+#include "core/sorted.h"
 #include "schedule/experts/placement.h"
 
 enum { DRAWS = 64, ROUNDS = 1001, MAX_EXPERTS = 256, MAX_RANKS = 8 };
@@ -15,19 +16,6 @@ typedef struct draw {
     double upload[MAX_EXPERTS], compute[MAX_EXPERTS];
 } draw;
 static draw draws[DRAWS];
-
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
-}
-
-static int rising(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* 256 rows an expert, of which the i-th hottest has 1 / i^s; as many take `ratio` uploads. */
 static void fill(int experts, int ranks, double s, double ratio)
@@ -53,7 +41,7 @@ static void measure(int experts, int ranks, double s, double ratio, bool replica
     double times[ROUNDS], worst = 0;
     fill(experts, ranks, s, ratio);
     for (int round = 0; round < ROUNDS; round++) {
-        const double start = now_us();
+        const double start = weft_now_us();
         for (int call = 0; call < DRAWS; call++) {
             const draw *d = &draws[call];
             weft_placement_shape shape = {.num_experts = experts,
@@ -67,9 +55,9 @@ static void measure(int experts, int ranks, double s, double ratio, bool replica
             weft_placement_find(&shape, scratch, &found);
             worst = fmax(worst, found.max_us / found.mean_us);
         }
-        times[round] = (now_us() - start) / DRAWS;
+        times[round] = (weft_now_us() - start) / DRAWS;
     }
-    qsort(times, ROUNDS, sizeof *times, rising);
+    weft_sort(times, ROUNDS);
     printf("%7d %5d %5.2f %6.1f %8s %8.2f %8.2f %8.3f\n", experts, ranks, s, ratio,
            replicas ? "yes" : "no", times[ROUNDS / 2], times[0], worst);
 }

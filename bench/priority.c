@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "comm/comm.h"
+#include "core/sorted.h"
 
 enum { MAX_SAMPLES = 4096, MAX_ENDS = 65536 };
 #define LATE_SECONDS 0.01
@@ -205,18 +206,10 @@ static void measure(bench *b, bench_mode mode, int round)
     b->rates[mode][round] = background_rate(beside, from, to);
 }
 
-static int ascending(const void *x, const void *y)
-{
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 static double quantile(double *values, int count, double share)
 {
-    qsort(values, (size_t)count, sizeof *values, ascending);
-    double at = share * (count - 1);
-    int i = (int)at;
-    return i + 1 < count ? values[i] + (at - i) * (values[i + 1] - values[i]) : values[i];
+    weft_sort(values, (size_t)count);
+    return weft_quantile(values, (size_t)count, share);
 }
 
 static void report(bench *b)

@@ -126,17 +126,11 @@ typedef struct rates {
     const double *disk; /* the better of the blocks */
 } rates;
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double quantile(const double *values, int count, int quarter)
 {
     double sorted[MAX_ROUNDS];
     memcpy(sorted, values, (size_t)count * sizeof *values);
-    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
+    weft_sort(sorted, (size_t)count);
     return sorted[(count - 1) * quarter / 4];
 }
 

@@ -85,12 +85,6 @@ static void make(bench *b, weft_device *device, int num_micro_batches, int num_l
     check(weft_executor_prepare(&b->pass_executor, device, (uint32_t)num_layers));
 }
 
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 int main(int argc, char **argv)
 {
     const double step_ms = argc > 1 ? atof(argv[1]) : 500;
@@ -116,7 +110,7 @@ int main(int argc, char **argv)
         check(weft_program_run(&b.step, &b.step_executor));
         us[i] = weft_now_us() - start;
     }
-    qsort(us, ROUNDS, sizeof *us, compare);
+    weft_sort(us, ROUNDS);
     const uint32_t num_tasks =
         b.step.num_tasks +
         (uint32_t)num_micro_batches * (b.passes[0].num_tasks + b.passes[1].num_tasks);

@@ -172,6 +172,7 @@ static void check_lost(const char *mesh)
     child c;
     expect_shell("rm -rf waits async");
     run_weft(&c, "waits", mesh, set);
+    child_release(&c);
     set[2] = "checkpoint.async_save=true";
     if (!start(&c, "async", mesh, set))
         return;
@@ -182,6 +183,7 @@ static void check_lost(const char *mesh)
                strstr(c.err, "the process that writes checkpoints has ended, killed by signal 9 "
                              "(Killed); from now on training waits for its saves\n"),
            "%s: exit %d: %s", mesh, c.exit_code, c.err);
+    child_release(&c);
     child_expect_losses("async", "waits");
     expect_shell("cmp waits/checkpoints/step-300/model.h5 async/checkpoints/step-300/model.h5");
 }
@@ -250,6 +252,7 @@ static void check_hung(const char *mesh, const char *when_busy)
     const char *second = told ? strchr(told, '\n') : NULL;
     EXPECT(strstr(when_busy, "skip") || (second && strcmp(second, "\n" CHILD_ASKED "\n") == 0),
            "%s: %s", mesh, c.err);
+    child_release(&c);
 }
 
 /* A writer that is stopped, under limits as shipped, in a save (which has begun by then) or maybe
@@ -271,6 +274,7 @@ static void check_stopped(const char *mesh, bool in_save)
            "%s: exit %d: %.2000s", mesh, c.exit_code, c.err);
     EXPECT(!in_save || (c.err && strstr(c.err, ") has been stopped by a signal for 1")),
            "%s: %.2000s", mesh, c.err);
+    child_release(&c);
 }
 
 /* Killed whole at any moment, and asked to stop: what is there is whole, and the numbers are those
@@ -281,6 +285,7 @@ static void check_killed(const char *mesh)
     child c;
     expect_shell("rm -rf waits async");
     run_weft(&c, "waits", mesh, set);
+    child_release(&c);
     set[2] = "checkpoint.async_save=true";
     srand((unsigned)time(NULL));
     for (int i = 0; i < 6; i++) {
@@ -295,10 +300,12 @@ static void check_killed(const char *mesh)
             EXPECT(c.exit_code == WEFT_EXIT_STOPPED || c.exit_code == 0, "exit %d: %s", c.exit_code,
                    c.err);
         }
+        child_release(&c);
         CHILD_GOOD("inspect", "async");
     }
     run_weft(&c, "async", mesh, set);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
     child_expect_losses("async", "waits");
     expect_shell("cmp waits/checkpoints/step-120/model.h5 async/checkpoints/step-120/model.h5");
 }

@@ -287,6 +287,7 @@ static void check_cut_under_run(void)
     EXPECT(c.exit_code == 6 && child_is_line(c.err) &&
                strstr(c.err, "corpus.bin: cut short: it ends before byte "),
            "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
     write_bytes("corpus.bin", b.data, b.count);
     free(b.data);
 }
@@ -378,6 +379,7 @@ static void check_overwritten_under_run(const char *run, const char *mesh)
                    1 &&
                place >= 0,
            "%s: exit %d: %s", mesh, c.exit_code, c.err);
+    child_release(&c);
     write_bytes("corpus.bin", b.data, b.count);
     free(b.data);
     free(other.data);
@@ -422,6 +424,7 @@ static void check_fails_once(void)
                count_of(c.err,
                         ": it is started again in 1 s (1 of 2, reliability.max_restarts)\n") == 1,
            "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
     free(b.data);
 }
 
@@ -525,6 +528,7 @@ static void check_full(void)
     EXPECT(end && sscanf(end, "warn full/metrics.jsonl: %d line", &said) == 1 && said > 0 &&
                said == count_gaps("full"),
            "%d lines are missing: %s", count_gaps("full"), c.err);
+    child_release(&c);
 }
 
 /* A start for whose files there is no room: one line, and no file without a byte. What it says goes

@@ -176,6 +176,7 @@ static void check_job_folders(const run *r)
             for (int k = 0; k < 2; k++)
                 EXPECT(access(folders[1][k], F_OK) != 0, "%s is still there", folders[1][k]);
         }
+        child_release(&c);
     }
 }
 
@@ -238,6 +239,7 @@ static void kill_rank(const run *r, bool in_save)
                 strstr(c.err, " was killed by signal 9 (Killed) in ");
     EXPECT(good, "%s: rank %d killed: exit %d, %s", r->name, rank, c.exit_code, c.err);
     EXPECT(!in_save || has_half_checkpoint(r), "%s: the save was finished", r->name);
+    child_release(&c);
     check_checkpoint(r);
 }
 
@@ -263,6 +265,7 @@ static void stop(const run *r, int number)
            "%s: signal %d: exit %d, %s%s", r->name, number, c.exit_code, c.out, c.err);
     for (int i = 0; i < STEPS; i++)
         free(lines[i]);
+    child_release(&c);
 }
 
 /* Reports the first step that differs. */
@@ -289,6 +292,7 @@ static void run_to_end(const run *r)
         return;
     EXPECT(child_wait(&c, LIMIT_S), "%s: does not end", r->name);
     EXPECT(c.exit_code == 0, "%s: exit %d: %s", r->name, c.exit_code, c.err);
+    child_release(&c);
 }
 
 #define REPLICAS "dp=2,ep=1,binding=dp"

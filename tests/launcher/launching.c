@@ -39,6 +39,7 @@ static void check_mpirun(void)
     job_expect_text(hosts, "localhost slots=2\n");
     EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), env) == 0, "%s", c.err);
     const char *text = job_said();
+    child_release(&c);
     job_expect_words(text, "mpirun");
     EXPECT(job_has_word(text, "ppr:2:node") && job_has_word(text, "-n") && job_has_word(text, "2"),
            "%s", text);

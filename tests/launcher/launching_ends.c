@@ -196,6 +196,7 @@ static void check_step(const step *s)
            s->code, s->signal, text);
     if (!s->signal)
         job_expect_words(text, "srun");
+    child_release(&c);
 }
 
 static const char *const training[] = {"OMPI_MCA_btl_vader_single_copy_mechanism=none", NULL};
@@ -206,6 +207,7 @@ static void check_training(void)
     child c;
     job_launch("mpirun", "real run", WORDS("--set", "lr_decay_style=constant"), 0, NULL);
     EXPECT(job_run_other(&c, "/bin/bash", WORDS("real run/job.sh"), training) == 0, "%s", c.err);
+    child_release(&c);
     EXPECT(job_count_lines("real run/metrics.jsonl") == 3, "%d steps",
            job_count_lines("real run/metrics.jsonl"));
     EXPECT(access("real run/checkpoints/step-3", F_OK) == 0, "no checkpoint");
@@ -222,6 +224,7 @@ static void check_training(void)
     char *latest = child_read("real run/checkpoints/latest");
     EXPECT(latest && strncmp(latest, "step-3\n", 7) != 0 && strcmp(latest, "step-3") != 0,
            "nothing was saved after %s: %s", latest ? latest : "?", c.err);
+    child_release(&c);
 }
 
 static void start_long(child *c)
@@ -254,6 +257,7 @@ static void check_early_stop(double seconds)
     EXPECT(child_wait(&c, LIMIT_S), "not stopped %g s after the start", seconds);
     EXPECT(c.exit_code == 75, "stopped %g s after the start: exit %d: %s", seconds, c.exit_code,
            c.err);
+    child_release(&c);
 }
 
 static void check_stop_at_once(void)
@@ -284,6 +288,7 @@ static void check_killed(void)
             num_gone++;
     }
     EXPECT(count > 2 && num_gone == count, "of %d processes %d are left", count, count - num_gone);
+    child_release(&c);
 }
 
 /* The longest first. */

@@ -272,6 +272,7 @@ static void check_killed(const char *mesh)
     const int last = (int)last_metric("step");
     const double lost_s = steps_above(10);
     EXPECT(last >= 13 && last < 15, "killed after step %d", last);
+    child_release(&c);
     EXPECT(system("grep -q '\"did\": \"begin\".*\"weft\": \"[0-9].*\"mesh\": \"tp 1, ' "
                   "run/ledger.jsonl") == 0,
            "no version and mesh");
@@ -280,6 +281,7 @@ static void check_killed(const char *mesh)
         return;
     EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == 0 && c.err && !*c.err, "exit %d: %s",
            c.exit_code, c.err);
+    child_release(&c);
     const double all_s = now() - began;
     cJSON *json = inspect();
     const double sum = item(json, "productive_s") + item(json, "lost_s") + item(json, "saving_s") +
@@ -308,6 +310,7 @@ static void check_killed(const char *mesh)
     CHILD_RUN(&c, "inspect", "run", "--json");
     EXPECT(c.exit_code == 6 && !c.out[0] && child_is_line(c.err),
            "a damaged checkpoint, --json: exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
     EXPECT(system("rm -r run/checkpoints/*") == 0, "no rm");
     child_says(WORDS("inspect", "run"), 6, WORDS("goodput"),
                WORDS("has no checkpoint, but the run has saved step "));
@@ -323,10 +326,12 @@ static void check_stopped(void)
         return;
     wait_for_step(&c, 1);
     child_kill(&c);
+    child_release(&c);
     CHILD_RUN(&c, "inspect", "run");
     EXPECT(c.exit_code == 0 && c.out && strncmp(c.out, "time of 1 start\n", 16) == 0 &&
                strstr(c.out, "  goodput "),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
     EXPECT(system("rm -rf run") == 0, "no rm");
     if (!start(&c, "dp=1"))
         return;
@@ -334,10 +339,12 @@ static void check_stopped(void)
     kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == WEFT_EXIT_STOPPED, "exit %d",
            c.exit_code);
+    child_release(&c);
     sleep(1);
     if (!start(&c, "dp=1"))
         return;
     EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
     cJSON *json = inspect();
     EXPECT(item(json, "starts") == 2 && item(json, "waiting_s") == 0 &&
                item(json, "lost_steps") == 0,

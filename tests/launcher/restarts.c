@@ -168,6 +168,7 @@ static void bad_config(void)
                    count(c.err, "did you mean model.num_layers?") == 1,
                "bad: exit %d: %s", c.exit_code, c.err);
     }
+    child_release(&c);
 }
 
 /* While it waits to start again. */
@@ -183,6 +184,7 @@ static void stopped(void)
     EXPECT(c.exit_code == WEFT_EXIT_STOPPED && c.err &&
                strstr(c.err, "asked to stop: it is not started again"),
            "wait: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* One that began at an older checkpoint goes on from that, until it has saved. */
@@ -191,6 +193,7 @@ static void from_older(void)
     child c[2];
     run_until_end(&c[0], "older", "tp=2", NULL, NULL);
     EXPECT(c[0].exit_code == 0, "older: exit %d: %s", c[0].exit_code, c[0].err);
+    child_release(&c[0]);
     EXPECT(system("cp -r older older-saves") == 0, "no copy");
     start(&c[0], "older", "tp=2", "1:4:1:0:count-older", WORDS("--resume-from", "step-2"));
     start(&c[1], "older-saves", "tp=2", "1:6:1:0:count-older-saves", WORDS("--resume-from=step-2"));
@@ -200,6 +203,7 @@ static void from_older(void)
         EXPECT(c[i].exit_code == 0 && c[i].out && count(c[i].out, wanted) == (i == 0 ? 2 : 1) &&
                    count(c[i].out, "starting from ") == 2,
                "older %d: exit %d: %s%s", i, c[i].exit_code, c[i].out, c[i].err);
+        child_release(&c[i]);
     }
 }
 
@@ -237,6 +241,7 @@ static void is_quick(void)
     EXPECT(c.exit_code == WEFT_EXIT_STOPPED && count(c.err, "started again in ") == 1 &&
                strstr(c.err, CHILD_ASKED "\n"),
            "quick: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* While a job's script waits to start it again. */
@@ -260,6 +265,7 @@ static void job_stopped(void)
     EXPECT(child_wait(&c, LIMIT_S) && c.exit_code == WEFT_EXIT_STOPPED &&
                strstr(c.err, "weft: asked to stop: it is not started again\n"),
            "job: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* mpirun says that it lost a rank, or has none left, and never ends: it is killed, and the ranks
@@ -288,6 +294,7 @@ static void mpirun_hangs(const char *run, const char *does, const char *said, in
     EXPECT(c.exit_code == 0 && strstr(c.err, said) && strstr(c.err, again), "%s: exit %d: %s", run,
            c.exit_code, c.err);
     EXPECT(weft_now_us() - begin_us > 19e6, "it is killed at once");
+    child_release(&c);
 }
 
 /* More than a machine is to start: a typo would bury it. */

@@ -518,6 +518,7 @@ static void check_lost(const char *async)
     while (!child_wait(&c, 0.01) && lines_of("lost/metrics.jsonl") < 1)
         ;
     child_kill(&c);
+    child_release(&c);
     accept(again, " rank 0 info resume: lost has no checkpoint yet: it starts again at step 0\n");
     EXPECT(system("rm -r lost gone") == 0, "lost");
 }
@@ -545,6 +546,7 @@ static void check_moved(const char *mesh, const char *command, const char *itera
                strstr(at, "weft train: moving was moved or removed amid the run") && c.out &&
                !strstr(at, "it is started again") && !strstr(c.out, "metrics: "),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
     EXPECT(system("rm -rf moving away") == 0, "moving");
 }
 

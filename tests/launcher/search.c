@@ -656,6 +656,7 @@ static void check_stopped(void)
     EXPECT(c.exit_code == 75 && cJSON_IsFalse(cJSON_GetObjectItem(json, "complete")) &&
                cJSON_GetArraySize(cJSON_GetObjectItem(json, "plans")) > 0,
            "exit %d: %.200s", c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* Stopped before anything is priced, it says how far it came, and not that nothing fits. The last:

@@ -253,6 +253,7 @@ static void kill_evaluation(void)
     EXPECT(c.pid && child_ranks(&c, ranks, MAX_RANKS) == 2, "exit %d: %s", c.exit_code, c.err);
     kill(ranks[1], SIGKILL);
     EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code != 0, "exit %d", c.exit_code);
+    child_release(&c);
     check_saved("long", true);
 }
 
@@ -287,6 +288,7 @@ static void end_mpirun(void)
     EXPECT(c.exit_code == (saved ? WEFT_EXIT_STOPPED : 1), "ended: saved %d, exit %d: %s", saved,
            c.exit_code, c.err);
     EXPECT(!saved || (c.err && !*c.err), "ended: said %s", c.err);
+    child_release(&c);
     expect_gone("ended");
 }
 
@@ -435,6 +437,7 @@ static void stop_under_mpirun(void)
     EXPECT(child_wait(&c, CHILD_PATIENCE_S), "goes on with a rank that is stopped");
     EXPECT(c.exit_code == 128 + SIGKILL && c.err && strstr(c.err, "weft train: not stopped within"),
            "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
     expect_gone("theirs");
 }
 

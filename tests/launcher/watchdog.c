@@ -157,6 +157,7 @@ static void stop_start(const fault *f)
                child_is_line(c.err) && strstr(c.err, "rank 1 (") && strstr(c.err, f->says) &&
                strstr(c.err, "limit 3 s (reliability.setup_limit_s)"),
            "%s: %d ranks: exit %d: %s", f->run, count, c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* One that is killed is named in the last line, with the signal and with where others waited for
@@ -183,6 +184,7 @@ static void kill_rank(const fault *f)
         snprintf(name, sizeof name, "rank-%d.json", i);
         EXPECT(has_record(f->run, name) == (i != f->rank), "%s: %s", f->run, name);
     }
+    child_release(&c);
 }
 
 /* And the records that are left. */
@@ -271,6 +273,7 @@ static void save_slowly(const fault *f)
         return;
     EXPECT(child_wait(&c, END_S) && c.exit_code == 0 && c.err[0] == '\0', "%s: exit %d: %s", f->run,
            c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* A rank that dies in a save is not waited for as long as a save may take, and is named in a
@@ -293,6 +296,7 @@ static void stop_in_save(const fault *f)
             child_is_line(end + 1) && strstr(end + 1, f->says),
         "%s: said %s", f->run, c.err);
     EXPECT(c.exit_code == weft_status_exit_code(WEFT_HUNG), "%s: exit %d", f->run, c.exit_code);
+    child_release(&c);
 }
 
 /* The file system hangs too: said all the same. */
@@ -307,6 +311,7 @@ static void hang_with_files(const fault *f)
     EXPECT(child_wait(&c, END_S) && c.exit_code == weft_status_exit_code(WEFT_HUNG) &&
                child_is_line(c.err) && strstr(c.err, "rank 2 (") && strstr(c.err, f->says),
            "%s: exit %d: %s", f->run, c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* Calls that ranks do not make alike. */
@@ -328,6 +333,7 @@ static void mismatch(const fault *f)
            "%s: exit %d: %s", f->run, c.exit_code, c.err);
     EXPECT(strstr(c.err, "step 5"), "%s: %s", f->run, c.err);
     EXPECT(!strstr(f->run, "window") || child_is_line(c.err), "%s: %s", f->run, c.err);
+    child_release(&c);
 }
 
 /* An emulated accelerator's steps take more than a second on any machine. */
