@@ -156,7 +156,7 @@ CASE(builder_refuses)
     FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 26");
     bad = good;
     bad.lane = WEFT_NUM_LANES;
-    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 13");
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 14");
     bad = good;
     bad.flow = WEFT_FLOW_MIDDLE;
     FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
