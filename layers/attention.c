@@ -801,14 +801,6 @@ static bool makes_core_again(const weft_model *model)
 }
 
 /* What a recomputation enqueues is forward's, and noted so. */
-static weft_status core_again(const attention *a, weft_pass *pass, attention_state *state)
-{
-    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
-    WEFT_TRY(core_forward(a, pass, state));
-    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
-    return WEFT_OK;
-}
-
 static weft_status run_core_again(weft_pass *pass, attention_state *state, const weft_body_part *at,
                                   weft_lane *lane)
 {
@@ -818,20 +810,18 @@ static weft_status run_core_again(weft_pass *pass, attention_state *state, const
     return status;
 }
 
-static weft_status end_core_again(weft_pass *pass, const attention_state *state)
-{
-    WEFT_TRY(end_core(pass, state));
-    weft_pass_release(pass, state->mark);
-    return WEFT_OK;
-}
-
 static weft_status make_again(const attention *a, weft_pass *pass, attention_state *state)
 {
     state->start = weft_pass_mark(pass);
     WEFT_TRY(make_ready_again(a, pass, state));
     WEFT_TRY(make_latent_again(a, pass, state));
     state->mark = weft_pass_mark(pass);
-    return makes_core_again(pass->model) ? core_again(a, pass, state) : WEFT_OK;
+    if (!makes_core_again(pass->model))
+        return WEFT_OK;
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
+    WEFT_TRY(core_forward(a, pass, state));
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
+    return WEFT_OK;
 }
 
 static weft_status begin_backward(const attention *a, weft_pass *pass, attention_state *state,
@@ -876,11 +866,12 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, int pa
                               : run_context_task(pass, state, &at, lane);
     if (part == 0)
         WEFT_TRY(make_again(a, pass, state));
-    if (at.own == ahead) {
-        if (again)
-            WEFT_TRY(end_core_again(pass, state));
-        WEFT_TRY(begin_backward(a, pass, state, dy));
+    if (at.own == ahead && again) {
+        WEFT_TRY(end_core(pass, state));
+        weft_pass_release(pass, state->mark);
     }
+    if (at.own == ahead)
+        WEFT_TRY(begin_backward(a, pass, state, dy));
     return at.own == ahead + inside ? end_backward(layer, pass, dx) : WEFT_OK;
 }
 

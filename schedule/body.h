@@ -1,8 +1,8 @@
 /* Bodies: a pass's program in which the tasks of the programs inside its layers stand between the
- * layers' own parts. Pure.
+ * layers' own parts. In the same way an MoE layer's program has the chunks of its exchanges. Pure.
  *
  *   0 layer compute activation layer=3 x=0 stash=1 y=2
- *   1 counts compute layer=3 host_waits
+ *   1 counts compute host layer=3
  *   2 permute compute layer=3 part=0 to=7
  *   3 dispatch expert activation layer=3 part=0 from=7 to=8 waits=2
  *   ...
@@ -24,7 +24,7 @@ typedef struct weft_body_part {
     const weft_program *program; /* inside the layer; NULL: the part is the layer's own */
     uint32_t task;               /* of the program */
     weft_lane_kind lane;         /* on which the part runs */
-    int own;                     /* of an own part: its number among them */
+    int own;                     /* how many programs of the layer are before it */
 } weft_body_part;
 
 /* The part of a layer's task; false: it has no such part. Part 0 and the last are the layer's

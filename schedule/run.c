@@ -90,12 +90,10 @@ static bool is_traced(const weft_executor *executor, const weft_task *task)
 static weft_status run_part(const weft_executor *executor, const weft_task *task, weft_lane *lane)
 {
     const weft_doing outer = *weft_doing_now();
-    const weft_note_scope scope = weft_note_task(lane, executor->inner, task->kind, task->flow);
     weft_doing_begin(weft_task_kind_text(task->kind), task->micro_batch, task->chunk, task->layer,
                      task->part);
     const weft_status status = executor->run[task->kind](executor->context, task, lane);
     *weft_doing_now() = outer;
-    weft_note_leave(lane, scope);
     return status;
 }
 

@@ -22,7 +22,6 @@ typedef struct weft_executor {
      * is enqueued. point NULL: no task may wait for one. */
     weft_event *(*point)(void *context, const weft_task *task, int point);
     void *context;
-    weft_inner inner;         /* what notes call the program (core/device/device.h) */
     const weft_task *waiting; /* the task whose waits are enqueued */
     uint32_t runs_on;         /* bits of lanes that weft_program_run leaves running */
     uint32_t ahead;           /* bits of lanes whose tasks go ahead (schedule/ahead.h) */

@@ -7,6 +7,7 @@
 
 #include "core/device/device.h"
 #include "core/rng.h"
+#include "layers/context/context.h"
 #include "layers/pass/graphs.h"
 #include "layers/pass/note.h"
 
@@ -428,4 +429,29 @@ void weft_pass_end_repeat(weft_pass *pass)
 bool weft_pass_repeats(const weft_pass *pass)
 {
     return pass->repeats;
+}
+
+/* --- bodies ------------------------------------------------------------------------------- */
+
+void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
+{
+    /* Layers note their own tasks, but for copies. */
+    static const int tracks[WEFT_NUM_LANES] = {
+        [WEFT_LANE_SEND] = WEFT_NO_TRACK,        [WEFT_LANE_RECEIVE] = WEFT_NO_TRACK,
+        [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,     [WEFT_LANE_EXPERT] = WEFT_NO_TRACK,
+        [WEFT_LANE_INSIDE] = WEFT_NO_TRACK,      [WEFT_LANE_PLACE] = WEFT_NO_TRACK,
+        [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,   [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,
+        [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD, [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
+    const weft_model *model = pass->model;
+    memset(executor->lanes, 0, sizeof executor->lanes);
+    executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
+    executor->lanes[WEFT_LANE_REDUCE] = model->memory.rings.reduce;
+    executor->lanes[WEFT_LANE_GATHER] = model->memory.rings.gather;
+    executor->lanes[WEFT_LANE_OFFLOAD] = model->memory.offload.out;
+    executor->lanes[WEFT_LANE_PREFETCH] = model->memory.offload.back;
+    if (model->moe)
+        weft_moe_runtime_lanes(model->moe, pass->lane, executor->lanes);
+    if (model->context)
+        weft_context_runtime_lanes(model->context, executor->lanes);
+    weft_note_tasks(pass, tracks, executor);
 }

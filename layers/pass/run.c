@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/doing.h"
-#include "layers/context/context.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/graphs.h"
 #include "layers/pass/note.h"
@@ -495,29 +494,6 @@ static void end(const weft_pass_strand *s)
     }
     if (kind == WEFT_PASS_INPUT)
         weft_deferred_note(pass->deferred);
-}
-
-void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
-{
-    /* Layers note their own tasks, but for copies. */
-    static const int tracks[WEFT_NUM_LANES] = {
-        [WEFT_LANE_SEND] = WEFT_NO_TRACK,        [WEFT_LANE_RECEIVE] = WEFT_NO_TRACK,
-        [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,     [WEFT_LANE_EXPERT] = WEFT_NO_TRACK,
-        [WEFT_LANE_INSIDE] = WEFT_NO_TRACK,      [WEFT_LANE_PLACE] = WEFT_NO_TRACK,
-        [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,   [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,
-        [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD, [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
-    const weft_model *model = pass->model;
-    memset(executor->lanes, 0, sizeof executor->lanes);
-    executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
-    executor->lanes[WEFT_LANE_REDUCE] = model->memory.rings.reduce;
-    executor->lanes[WEFT_LANE_GATHER] = model->memory.rings.gather;
-    executor->lanes[WEFT_LANE_OFFLOAD] = model->memory.offload.out;
-    executor->lanes[WEFT_LANE_PREFETCH] = model->memory.offload.back;
-    if (model->moe)
-        weft_moe_runtime_lanes(model->moe, pass->lane, executor->lanes);
-    if (model->context)
-        weft_context_runtime_lanes(model->context, executor->lanes);
-    weft_note_tasks(pass, tracks, executor);
 }
 
 /* --- what a whole backward leaves for later: its memory outlives the layer's own part of the turn,

@@ -621,6 +621,38 @@ CASE(bodies_have_what_is_inside_layers)
     weft_arena_release(&arena);
 }
 
+/* A wait that no operand tells of. */
+CASE(bodies_keep_the_waits_of_what_is_inside)
+{
+    static const weft_lane_kind lanes[] = {WEFT_LANE_EXPERT, WEFT_LANE_PLACE, WEFT_LANE_COMPUTE};
+    weft_arena arena = {0};
+    weft_program_builder *builder;
+    weft_program pass, inside, body;
+    weft_chunk_shape shape = amid;
+    shape.first = with_program;
+    shape.num_layers = 1;
+    OK(weft_program_builder_create(&arena, &builder));
+    for (uint32_t i = 0; i < 3; i++) {
+        const weft_wait before = {i - 1, -1};
+        weft_task task = weft_task_of(WEFT_TASK_COUNTS, WEFT_FLOW_NONE);
+        task.lane = (uint8_t)lanes[i];
+        OK(weft_program_add(builder, &task, &before, i > 0, NULL));
+    }
+    OK(weft_program_finish(builder, 0, &inside));
+    OK(weft_program_pass(&shape, WEFT_PASS_FORWARD, &arena, &pass));
+    OK(weft_program_body(&pass, part_of, &inside, &arena, &body));
+    program_is(&body, "program in_flight=0\n"
+                      "slots 0-0 activation bytes=64\n"
+                      "slots 1-1 output bytes=64\n"
+                      "slots 2-2 layer_stash bytes=100\n"
+                      "0 layer compute activation layer=6 x=0 stash=2 y=1\n"
+                      "1 counts expert layer=6 waits=0\n"
+                      "2 counts place layer=6 waits=1\n"
+                      "3 counts compute layer=6 waits=2\n"
+                      "4 layer compute activation layer=6 x=0 stash=2 y=1\n");
+    weft_arena_release(&arena);
+}
+
 /* Whatever is inside no layer changes nothing. */
 CASE(bodies_are_passes_where_nothing_is_inside)
 {

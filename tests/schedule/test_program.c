@@ -143,7 +143,7 @@ CASE(builder_refuses)
           "task 0 waits for task 0 (point 0), which is not an earlier one");
     OK(weft_program_add(builder, &good, NULL, 0, NULL));
     FAILS(weft_program_add(builder, &good, waits, WEFT_TASK_MAX_WAITS + 1, NULL), WEFT_CONFIG,
-          "waits for 13 others");
+          "waits for 14 others");
     const weft_wait ahead = {1, -1}, below = {0, -2}, above = {0, 2 * WEFT_POINT_OWN};
     FAILS(weft_program_append(builder, &good, &ahead, 1, NULL), WEFT_CONFIG,
           "task 1 waits for task 1");
@@ -154,7 +154,7 @@ CASE(builder_refuses)
     FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 26");
     bad = good;
     bad.lane = WEFT_NUM_LANES;
-    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 13");
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 14");
     bad = good;
     bad.flow = WEFT_FLOW_MIDDLE;
     FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
@@ -277,7 +277,8 @@ CASE(parser_refuses)
         {HEAD "0 forward compute\n1 step compute waits=0@\n", "line 4: "},
         {HEAD "0 forward compute\n1 step compute waits=0@-1\n",
          "should read \"1 step compute waits=0\""},
-        {HEAD "0 forward compute\n1 forward compute waits=0,0,0,0,0,0,0,0,0,0,0,0,0\n", "line 4: "},
+        {HEAD "0 forward compute\n1 forward compute waits=0,0,0,0,0,0,0,0,0,0,0,0,0,0\n",
+         "line 4: "},
         {HEAD "0 forward compute\n\n", "line 4: \"\" is no task"},
         {HEAD "0 forward compute\n" HEAD, "line 4: \"program in_flight=1\" is no task"},
         {HEAD "0 forward compute\r\n", "line 3: "},

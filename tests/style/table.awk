@@ -48,7 +48,7 @@ BEGIN {
     doors["layers/describe"] = "describe plain rehearse"
     doors["layers/moe"] = "moe options"
     doors["layers/outline"] = "outline footprint"
-    doors["layers/pass"] = "pass note offload parts recompute runner"
+    doors["layers/pass"] = "pass note offload parts recompute"
     doors["layers/tier"] = "tier run"
     doors["schedule/exchange"] = "exchange paper"
     doors["schedule/experts"] = "experts placement"
