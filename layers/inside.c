@@ -77,9 +77,21 @@ const weft_layer *weft_layer_innermost(void)
     return innermost;
 }
 
+/* Else it has no parameters, and no name for errors. */
+static weft_status check_given(const weft_layer *child)
+{
+    WEFT_TRY(WEFT_GIVEN(child));
+    return child->place ? WEFT_OK
+                        : WEFT_ERROR(WEFT_CONFIG,
+                                     "runs a layer of kind %s that its init has not given to "
+                                     "weft_build_child",
+                                     weft_layer_kind(child));
+}
+
 weft_status weft_layer_forward(weft_layer *child, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *y)
 {
+    WEFT_TRY(check_given(child));
     const weft_layer *outer = innermost;
     innermost = child;
     const weft_status status = is_described(child, pass) ? described(child, pass, false)
@@ -91,6 +103,7 @@ weft_status weft_layer_forward(weft_layer *child, weft_pass *pass, const weft_te
 weft_status weft_layer_backward(weft_layer *child, weft_pass *pass, const weft_tensor *dy,
                                 weft_tensor *dx)
 {
+    WEFT_TRY(check_given(child));
     const weft_layer *outer = innermost;
     innermost = child;
     const weft_status status = is_described(child, pass)

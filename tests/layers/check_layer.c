@@ -447,12 +447,24 @@ static void check_own_lane(weft_comm *world)
     }
 }
 
+static void check_child_not_given(void)
+{
+    static const char says[] =
+        "runs a layer of kind copier that its init has not given to weft_build_child";
+    weft_layer *child = stub_create(&copier_ops, sizeof(copier));
+    EXPECT_ERROR(weft_layer_forward(child, NULL, NULL, NULL), WEFT_CONFIG, says);
+    EXPECT_ERROR(weft_layer_backward(child, NULL, NULL, NULL), WEFT_CONFIG, says);
+    EXPECT_ERROR(weft_layer_forward(NULL, NULL, NULL, NULL), WEFT_INTERNAL, "child is NULL");
+    free(child);
+}
+
 int main(void)
 {
     weft_comm *world = world_begin(2);
     for (int f = NONE; f < NUM_FAULTS; f++)
         check_fault(world, (fault)f);
     check_inside(world);
+    check_child_not_given();
     check_own_lane(world);
     check_good(world, ", \"hidden_dropout\": 0.1, \"attention_dropout\": 0.1", WEFT_BINDING_TP,
                WEFT_BF16, "(mlp)");
