@@ -11,6 +11,7 @@
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/run_changes.h"
 #include "launcher/planning/step.h"
+#include "launcher/planning/tensor_choice.h"
 #include "launcher/planning/tier_choice.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/cards.h"
@@ -547,6 +548,9 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
         if (status == WEFT_OK)
             status = weft_config_locate(
                 source, weft_context_choose(&t->config, &topology, &found.mesh, &found.context));
+        if (status == WEFT_OK)
+            status =
+                weft_config_locate(source, weft_tensor_choose(&t->config, &topology, &found.mesh));
     }
     weft_arena_release(&arena);
     WEFT_TRY(weft_comm_agree(t->world, status));

@@ -221,6 +221,13 @@ static weft_status check_grids(const weft_mesh *mesh)
     return WEFT_OK;
 }
 
+static int chunks_of(const weft_parallel_options *o, const weft_mesh *mesh)
+{
+    if (!o->tp_comm_overlap || mesh->tp == 1)
+        return 1;
+    return o->tp_comm_overlap_chunks > 0 ? (int)o->tp_comm_overlap_chunks : WEFT_TP_CHUNKS;
+}
+
 weft_status weft_mesh_build_plain(const weft_parallel_options *options, int world,
                                   int64_t num_experts, weft_mesh *out)
 {
@@ -233,6 +240,7 @@ weft_status weft_mesh_build_plain(const weft_parallel_options *options, int worl
     memcpy(mesh.order, order, strlen(order) + 1);
     WEFT_TRY(check_dense(options, world, &mesh));
     mesh.stages_in_v = options->stages_in_v && mesh.pp > 1;
+    mesh.attention_chunks = mesh.mlp_chunks = chunks_of(options, &mesh);
 
     if (!num_experts) { /* no expert grid: one group of every stage's ranks stands in for it */
         if (options->expert_model_parallel_size > 1)

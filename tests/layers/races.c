@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "layers/context/context.h"
+#include "layers/tensor/tensor.h"
 #include "layers/tier/internal.h"
 #include "tests/expect.h"
 #include "tests/layers/note_model.h"
@@ -136,6 +137,7 @@ static void drop(const note_case *c, const note_model *m, size_t at)
     if (is_wait &&
         (is_of(model->moe ? &model->moe->runner.strands[0].executor : NULL, note->event) ||
          is_of(model->moe ? &model->moe->runner.strands[1].executor : NULL, note->event) ||
+         is_of(model->tensor ? weft_tensor_executor(model->tensor) : NULL, note->event) ||
          is_of(model->context ? weft_context_executor(model->context) : NULL, note->event))) {
         sum.of_layers++;
         EXPECT(is_named || !does_something(notes, count, at + 1, note->lane),
@@ -344,6 +346,43 @@ static void run_attention(void)
                 }
 }
 
+/* --- tensor-parallel products in chunks ---------------------------------------------------------
+ */
+
+static void run_tensor(void)
+{
+    static const struct {
+        const char *mesh, *modules;
+        int world;
+    } of[] = {{"tp=2", NULL, 2},
+              {"tp=2,sp=1", NULL, 2},
+              {"tp=4,sp=1", "mlp", 4},
+              {"tp=2,sp=1,cp=2", "core_attn", 4},
+              {"tp=2,sp=1,dp=2,zero=3", NULL, 4}};
+    char parallel[96];
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        for (int chunks = 2; chunks <= 4; chunks *= 2)
+            for (int gelu = 0; gelu < 2; gelu++)
+                for (int again = 0; again < 2; again++) {
+                    snprintf(parallel, sizeof parallel,
+                             "\"tp_comm_overlap\": true, \"tp_comm_overlap_chunks\": %d", chunks);
+                    note_case c = {.name = parallel,
+                                   .model = gelu ? SIZES "\"num_query_groups\": 4" : DENSE,
+                                   .mesh = of[i].mesh,
+                                   .parallel = parallel,
+                                   .world = of[i].world,
+                                   .rank = chunks % of[i].world,
+                                   .dtype = gelu ? WEFT_F32 : WEFT_BF16};
+                    if (again && of[i].modules) {
+                        c.recompute.granularity = WEFT_RECOMPUTE_SELECTIVE;
+                        c.modules = of[i].modules;
+                    }
+                    run(&c);
+                    c.halves = true;
+                    run(&c);
+                }
+}
+
 /* --- a chunk's passes ------------------------------------------------------------------------- */
 
 static void run_passes(void)
@@ -416,6 +455,7 @@ int main(void)
     run_pairs_of_parts();
     run_forms();
     run_attention();
+    run_tensor();
     run_passes();
     run_tier();
     printf("%zu cases of %zu notes, %zu operations: all ordered\n", sum.cases, sum.notes,
