@@ -1,5 +1,5 @@
-/* The MLP in chunks of rows. They do not know of each other, so under sequence parallelism all lie in
- * gathered rows' order. */
+/* The MLP in chunks of rows. They do not know of each other, so under sequence parallelism all lie
+ * in gathered rows' order. */
 #include "core/device/device.h"
 #include "kernels/kernels.h"
 #include "layers/mlp.h"
@@ -92,8 +92,8 @@ static weft_status fc1_in_chunks(mlp_work *w, weft_pass *pass, const weft_tensor
     return run_gathering(w, pass, &mlp->fc1, x, &w->full, false, multiply_fc1);
 }
 
-weft_status weft_mlp_forward_in_chunks(const weft_mlp *mlp, weft_pass *pass,
-                                       weft_mlp_state *state, weft_tensor *y)
+weft_status weft_mlp_forward_in_chunks(const weft_mlp *mlp, weft_pass *pass, weft_mlp_state *state,
+                                       weft_tensor *y)
 {
     mlp_work w = {.mlp = mlp, .chunks = chunks_of(pass)};
     const size_t mark = weft_pass_mark(pass);
@@ -174,14 +174,14 @@ static weft_status fc1_again_in_chunks(mlp_work *w, weft_pass *pass)
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
     WEFT_TRY(fc1_in_chunks(w, pass, &w->state->x));
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
-    return !weft_mlp_has_gelu(w->mlp) || weft_gemm_gelu_is_exact(weft_pass_lane(pass), w->hidden.dtype)
+    return !weft_mlp_has_gelu(w->mlp) ||
+                   weft_gemm_gelu_is_exact(weft_pass_lane(pass), w->hidden.dtype)
                ? WEFT_OK
                : weft_mlp_activate(w->mlp, pass, &w->hidden, &w->act);
 }
 
-weft_status weft_mlp_backward_in_chunks(const weft_mlp *mlp, weft_pass *pass,
-                                        weft_mlp_state *state, const weft_tensor *dy,
-                                        weft_tensor *dx)
+weft_status weft_mlp_backward_in_chunks(const weft_mlp *mlp, weft_pass *pass, weft_mlp_state *state,
+                                        const weft_tensor *dy, weft_tensor *dx)
 {
     mlp_work w = {.mlp = mlp, .chunks = chunks_of(pass), .hidden = state->hidden, .state = state};
     const bool again = weft_pass_shape(pass)->recompute & mlp->modules;
@@ -210,12 +210,13 @@ weft_status weft_mlp_weights_in_chunks(const weft_mlp *mlp, weft_pass *pass, wef
 {
     mlp_work w = {.mlp = mlp, .chunks = chunks_of(pass), .dhidden = state->dhidden};
     WEFT_TRY(take_full(&w.chunks, pass, &state->x, &w.full));
-    const weft_tensor_call call = {.plan = {.backward = true, .gathers = w.chunks.pieces > 1, .weights = true},
+    const weft_tensor_call call = {
+        .plan = {.backward = true, .gathers = w.chunks.pieces > 1, .weights = true},
         .chunks = w.chunks,
-                                   .module = mlp->fc1.name,
-                                   .from = state->x,
-                                   .gathered = w.full,
-                                   .make_weights = make_fc1_weights,
+        .module = mlp->fc1.name,
+        .from = state->x,
+        .gathered = w.full,
+        .make_weights = make_fc1_weights,
         .context = &w};
     WEFT_TRY(weft_tensor_run(pass, &call));
     weft_pass_release(pass, mark);

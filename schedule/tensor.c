@@ -18,8 +18,8 @@ static weft_status check_plan(const weft_tensor_plan *plan)
         return WEFT_ERROR(WEFT_CONFIG, "a product in %d chunks: 1 to %d are possible", plan->chunks,
                           WEFT_TENSOR_MAX_CHUNKS);
     if ((plan->reads && !(plan->gathers && plan->multiplies)) ||
-        (plan->gathers && !plan->reads && !plan->weights) ||
-        (plan->reduces && !plan->multiplies) || (plan->weights && !plan->backward))
+        (plan->gathers && !plan->reads && !plan->weights) || (plan->reduces && !plan->multiplies) ||
+        (plan->weights && !plan->backward))
         return WEFT_ERROR(WEFT_CONFIG, "a tensor-parallel product that has no such task");
     return WEFT_OK;
 }
@@ -38,8 +38,7 @@ static weft_status add_slots(writer *w)
     const weft_slot gathered = {.holds = WEFT_SLOT_GATHERED, .chunk = -1},
                     partial = {.holds = WEFT_SLOT_PARTIAL, .chunk = -1};
     const int n = w->plan->chunks;
-    WEFT_TRY(
-        weft_program_add_slots(w->builder, &gathered, w->plan->gathers ? n : 0, &w->gathered));
+    WEFT_TRY(weft_program_add_slots(w->builder, &gathered, w->plan->gathers ? n : 0, &w->gathered));
     return weft_program_add_slots(w->builder, &partial, w->plan->reduces ? n : 0, &w->partial);
 }
 
@@ -102,10 +101,8 @@ weft_status weft_program_tensor_check(const weft_tensor_plan *plan, const weft_p
     writer w = {.plan = plan, .expected = tasks};
     WEFT_TRY(check_plan(plan));
     WEFT_TRY(append_all(&w));
-    weft_expectation expected = {.tasks = tasks,
-                                 .num_tasks = w.num_expected,
-                                 .ordered = ~0u,
-                                 .num_parts = plan->chunks};
+    weft_expectation expected = {
+        .tasks = tasks, .num_tasks = w.num_expected, .ordered = ~0u, .num_parts = plan->chunks};
     snprintf(expected.where, sizeof expected.where, "tensor-parallel %s",
              plan->backward ? "backward" : "forward");
     return weft_program_check(program, &expected, 1);

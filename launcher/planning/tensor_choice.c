@@ -46,9 +46,8 @@ weft_status weft_tensor_choose(const weft_config *config, const weft_topology *t
                                weft_mesh *mesh)
 {
     const char *path = config->schedule.cluster;
-    const weft_parallel_options *o = &config->parallel;
     const weft_pace pace = weft_config_pace(config);
-    if (!o->tp_comm_overlap || o->tp_comm_overlap_chunks > 0 || mesh->tp == 1 || !path || !path[0])
+    if (!weft_mesh_leaves_chunks(&config->parallel, mesh) || !path || !path[0])
         return WEFT_OK;
     tensor_choosing c = {.config = config};
     WEFT_TRY(weft_choice_cluster(config, &c.cluster));
@@ -61,11 +60,19 @@ weft_status weft_tensor_choose(const weft_config *config, const weft_topology *t
                                weft_config_dtype(config), true);
     c.shape.ep = c.shape.etp = c.shape.pp = 1;
     c.shape.binding = 0;
-    c.site = (weft_site){.cluster = &c.cluster,
-                         .unsourced = true,
-                         .kinds = weft_places_kinds(&placed, mesh->world)};
+    c.site = (weft_site){
+        .cluster = &c.cluster, .unsourced = true, .kinds = weft_places_kinds(&placed, mesh->world)};
     WEFT_TRY(
         weft_places_pass_groups(mesh, &placed, 0, weft_config_sends_directly(config), &c.site));
     WEFT_TRY(choose(&c, weft_attention_create, &mesh->attention_chunks));
     return choose(&c, weft_mlp_create, &mesh->mlp_chunks);
+}
+
+void weft_tensor_keep(const weft_mesh *mesh, int64_t numbers[2], weft_parallel_options *out)
+{
+    if (!weft_mesh_leaves_chunks(out, mesh))
+        return;
+    numbers[0] = mesh->attention_chunks;
+    numbers[1] = mesh->mlp_chunks;
+    out->tp_comm_overlap_chunks = (weft_int_list){.values = numbers, .count = 2, .is_array = true};
 }

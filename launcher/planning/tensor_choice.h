@@ -13,4 +13,9 @@
 weft_status weft_tensor_choose(const weft_config *config, const weft_topology *topology,
                                weft_mesh *mesh) WEFT_CHECKED;
 
+/* Writes what the mesh has over what was left open, for the config of a checkpoint. Borrows
+ * numbers.
+ */
+void weft_tensor_keep(const weft_mesh *mesh, int64_t numbers[2], weft_parallel_options *out);
+
 #endif

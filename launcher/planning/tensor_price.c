@@ -84,14 +84,14 @@ static weft_tensor_plan plan_of(const weft_tensor_row *row)
     const uint64_t count =
         row->num_gathers > row->num_reduces ? row->num_gathers : row->num_reduces;
     const bool multiplies = row->product.us > 0, gathers = row->num_gathers > 0;
-    return (weft_tensor_plan){
-        .chunks = count > WEFT_TENSOR_MAX_CHUNKS ? WEFT_TENSOR_MAX_CHUNKS : (int)count,
-        .backward = row->half == WEFT_HALF_BACKWARD,
-        .gathers = gathers,
-        .multiplies = multiplies,
-        .reads = gathers && multiplies && row->num_reduces == 0,
-        .reduces = row->num_reduces > 0 && multiplies,
-        .weights = row->weights.us > 0};
+    return (weft_tensor_plan){.chunks = count > WEFT_TENSOR_MAX_CHUNKS ? WEFT_TENSOR_MAX_CHUNKS
+                                                                       : (int)count,
+                              .backward = row->half == WEFT_HALF_BACKWARD,
+                              .gathers = gathers,
+                              .multiplies = multiplies,
+                              .reads = gathers && multiplies && row->num_reduces == 0,
+                              .reduces = row->num_reduces > 0 && multiplies,
+                              .weights = row->weights.us > 0};
 }
 
 weft_status weft_tensor_price(const weft_tensor_row *row, const weft_interference *interference,
@@ -107,12 +107,11 @@ weft_status weft_tensor_price(const weft_tensor_row *row, const weft_interferenc
         return WEFT_OK;
     weft_status status = weft_program_tensor(&t.plan, &arena, &program);
     if (status == WEFT_OK)
-        status = weft_program_price(&program, 1,
-                                    &(weft_pricing){.cost = task_us,
-                                                    .links = task_links,
-                                                    .context = &t,
-                                                    .interference = interference},
-                                    &arena, &price);
+        status = weft_program_price(
+            &program, 1,
+            &(weft_pricing){
+                .cost = task_us, .links = task_links, .context = &t, .interference = interference},
+            &arena, &price);
     if (status == WEFT_OK) {
         *computed_us = price.busy_us[0];
         *exposed_us = price.makespan_us - price.busy_us[0];

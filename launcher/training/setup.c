@@ -558,6 +558,10 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
     *mesh = found.mesh;
     t->context = found.context;
     t->num_nodes = found.num_nodes;
+    if (weft_mesh_leaves_chunks(&t->config.parallel, mesh))
+        weft_log(WEFT_LOG_INFO,
+                 "chunks of tensor-parallel products: %d of attention's, %d of MLPs'",
+                 mesh->attention_chunks, mesh->mlp_chunks);
     if (t->context.reason[0])
         weft_log(WEFT_LOG_INFO, "attention over %d context-parallel ranks: %s", mesh->cp,
                  t->context.reason);

@@ -105,8 +105,8 @@ static weft_status exit_weights(void *context, weft_pass *pass)
     const weft_ordered *o = w->ordered;
     for (int k = 0; k < WEFT_ORDERED_LINEARS && o->linears[k]; k++) {
         const weft_tensor dy = columns_of(o, k, &w->moved);
-        WEFT_TRY(
-            weft_linear_backward_weights(pass, o->linears[k], moves(o) ? &w->gathered : &w->x, &dy));
+        WEFT_TRY(weft_linear_backward_weights(pass, o->linears[k], moves(o) ? &w->gathered : &w->x,
+                                              &dy));
     }
     return WEFT_OK;
 }

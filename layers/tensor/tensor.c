@@ -17,10 +17,8 @@ weft_chunks weft_chunks_of(const weft_shape *shape, int wanted)
     size_t count = wanted > 1 && shape->tp > 1 && shape->cached_tokens == 0 ? (size_t)wanted : 1;
     while (own % count != 0)
         count--;
-    return (weft_chunks){.count = (int)count,
-                         .pieces = shares ? shape->tp : 1,
-                         .rows = own / count,
-                         .apart = own};
+    return (weft_chunks){
+        .count = (int)count, .pieces = shares ? shape->tp : 1, .rows = own / count, .apart = own};
 }
 
 weft_chunks weft_chunks_whole(const weft_chunks *c)
@@ -61,14 +59,16 @@ static weft_status move_chunk(weft_pass *pass, const weft_chunks *c, const weft_
 weft_status weft_chunk_place(weft_pass *pass, const weft_chunks *c, int chunk,
                              const weft_tensor *gathered, const weft_tensor *placed)
 {
-    const weft_tensor from = weft_chunk_of(gathered, c, chunk), to = weft_chunk_own(placed, c, chunk);
+    const weft_tensor from = weft_chunk_of(gathered, c, chunk),
+                      to = weft_chunk_own(placed, c, chunk);
     return move_chunk(pass, c, &from, &to, true);
 }
 
 weft_status weft_chunk_take(weft_pass *pass, const weft_chunks *c, int chunk,
                             const weft_tensor *placed, const weft_tensor *gathered)
 {
-    const weft_tensor from = weft_chunk_own(placed, c, chunk), to = weft_chunk_of(gathered, c, chunk);
+    const weft_tensor from = weft_chunk_own(placed, c, chunk),
+                      to = weft_chunk_of(gathered, c, chunk);
     return move_chunk(pass, c, &from, &to, false);
 }
 
@@ -116,9 +116,9 @@ static weft_status run_reduce(void *context, const weft_task *task, weft_lane *l
                                         weft_chunk_of(&c->partial, &c->chunks, task->part).data,
                                         to.data, count, to.dtype, WEFT_REDUCE_SUM));
     else
-        WEFT_TRY_AS(lane, c->module,
-                    weft_all_reduce(w->runtime->tp, lane, to.data, count, to.dtype,
-                                    WEFT_REDUCE_SUM));
+        WEFT_TRY_AS(
+            lane, c->module,
+            weft_all_reduce(w->runtime->tp, lane, to.data, count, to.dtype, WEFT_REDUCE_SUM));
     return WEFT_OK;
 }
 
@@ -153,8 +153,8 @@ static weft_status find_program(weft_tensor_runtime *r, const weft_tensor_plan *
 
 weft_status weft_tensor_run(weft_pass *pass, const weft_tensor_call *call)
 {
-    static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,
-                                               [WEFT_LANE_REDUCE] = WEFT_TRACK_TENSOR};
+    static const int tracks[WEFT_NUM_LANES] = {
+        [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK, [WEFT_LANE_REDUCE] = WEFT_TRACK_TENSOR};
     weft_tensor_runtime *r = pass->model->tensor;
     tensor_work w = {r, pass, call};
     weft_tensor_plan plan = call->plan;

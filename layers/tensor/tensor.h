@@ -17,10 +17,10 @@
 
 /* How this pass' rows are cut. */
 typedef struct weft_chunks {
-    int count;     /* 1: not at all */
-    int pieces;    /* of a chunk: tp under sequence parallelism, else 1 */
-    size_t rows;   /* of a piece */
-    size_t apart;  /* rows from one piece to the next in tokens' order */
+    int count;    /* 1: not at all */
+    int pieces;   /* of a chunk: tp under sequence parallelism, else 1 */
+    size_t rows;  /* of a piece */
+    size_t apart; /* rows from one piece to the next in tokens' order */
 } weft_chunks;
 /* wanted: the chunks asked for; as many as divide the rows evenly, at most. Pure. */
 weft_chunks weft_chunks_of(const weft_shape *shape, int wanted);
@@ -39,7 +39,7 @@ weft_status weft_chunk_take(weft_pass *pass, const weft_chunks *chunks, int chun
 typedef struct weft_tensor_call {
     weft_tensor_plan plan; /* its chunks are those below */
     weft_chunks chunks;
-    const char *module; /* static: of what travels, and of what does not name its own */
+    const char *module;         /* static: of what travels, and of what does not name its own */
     weft_tensor from, gathered; /* what is gathered: this rank's rows, and all */
     weft_tensor partial, to;    /* what is summed, and where the sum goes; they may be one tensor
                                    without sequence parallelism */

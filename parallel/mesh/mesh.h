@@ -58,7 +58,7 @@ typedef struct weft_parallel_options { /* of section "parallel" */
     weft_int_list hierarchical_context_parallel_sizes; /* of a2a+p2p: inside a node, between */
     bool allow_tp_across_nodes;
     bool tp_comm_overlap;
-    int64_t tp_comm_overlap_chunks; /* 0: chosen */
+    weft_int_list tp_comm_overlap_chunks; /* of all, or attention's and MLPs'; 0: chosen */
 } weft_parallel_options;
 extern const weft_key weft_parallel_rows[];
 extern const size_t weft_num_parallel_rows;
@@ -104,6 +104,8 @@ typedef struct weft_mesh_request {
     weft_status (*check)(const void *context, const weft_mesh *mesh);
     const void *context;
 } weft_mesh_request;
+/* Whether the chunks of tensor-parallel products are left open. */
+bool weft_mesh_leaves_chunks(const weft_parallel_options *options, const weft_mesh *mesh);
 /* weft_mesh_build and the check. A refusal of tp, pp, ep or etp ends in the values that fit the
  * ranks, the rules and the check with all else as it is: "; tp 1, 2 or 4 would". */
 weft_status weft_mesh_build_for(const weft_mesh_request *request, weft_mesh *out) WEFT_CHECKED;

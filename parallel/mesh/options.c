@@ -80,9 +80,10 @@ const weft_key weft_parallel_rows[] = {
     FLAG(STEP, tp_comm_overlap, "false",
          "cut products in chunks, beside which rows travel between tensor-parallel ranks",
          .idle = NO_TENSOR),
-    RANGE(STEP, tp_comm_overlap_chunks, "0", 0, MAX_CHUNKS, "chunks",
-          "of each such product; 0: chosen by price, or 4 without parallel.cluster",
-          .idle = NO_TENSOR "; parallel.tp_comm_overlap is false"),
+    ROW(CHOICE, "tp_comm_overlap_chunks", tp_comm_overlap_chunks, INT_LIST, "0", 0, MAX_CHUNKS,
+        "chunks",
+        "of each such product, or [attention's, MLPs']; 0: by price, or 4 without parallel.cluster",
+        .idle = NO_TENSOR "; parallel.tp_comm_overlap is false"),
 };
 const size_t weft_num_parallel_rows = sizeof(weft_parallel_rows) / sizeof(weft_parallel_rows[0]);
 

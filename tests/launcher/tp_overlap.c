@@ -44,7 +44,7 @@ static const struct {
     {0, "tp=2,sp=1", "2", NULL, NULL},
     {0, "tp=4", "4", NULL, NULL},
     {0, "tp=4,sp=1", "2", NULL, NULL},
-    {1, "tp=2", "3", NULL, NULL},
+    {1, "tp=2", "[2, 4]", NULL, NULL},
     {1, "tp=4,sp=1", "0", NULL, NULL},
     {0, "tp=2,pp=2,sp=1", "2", NULL, NULL},
     {1, "tp=2,pp=2,sp=1,schedule=zb_h1", "2", NULL, NULL},

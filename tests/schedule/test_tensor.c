@@ -61,8 +61,8 @@ static int each_plan(int chunks, void (*use)(const weft_tensor_plan *plan))
 {
     int count = 0;
     for (unsigned bits = 0; bits < 64; bits++) {
-        const weft_tensor_plan plan = {
-            chunks, bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5};
+        const weft_tensor_plan plan = {chunks,        bits & 1,      bits >> 1 & 1, bits >> 2 & 1,
+                                       bits >> 3 & 1, bits >> 4 & 1, bits >> 5};
         weft_arena arena = {0};
         weft_program program;
         const weft_status status = weft_program_tensor(&plan, &arena, &program);
@@ -143,9 +143,8 @@ CASE(times)
         assert_true(makespan_of(&c) == 64 + 16.0 / n);
         c.gather = 160;
         assert_true(makespan_of(&c) == 160 + 64.0 / n);
-        c = (tensor_cost){{.chunks = n, .multiplies = true, .reduces = true},
-                          .product = 64,
-                          .reduce = 32};
+        c = (tensor_cost){
+            {.chunks = n, .multiplies = true, .reduces = true}, .product = 64, .reduce = 32};
         assert_true(makespan_of(&c) == 64 + 32.0 / n);
         c.plan = (weft_tensor_plan){n, true, true, true, false, true, true};
         c.gather = c.weights = 64;
