@@ -582,23 +582,26 @@ static weft_status add_attention(pricing *p)
 }
 
 /* Tensor-parallel products in chunks by their programs. */
+static weft_status add_tensor(const pricing *p, const weft_tensor_row *row, weft_arena *arena)
+{
+    weft_pass_time *time = row->half == WEFT_HALF_FORWARD ? &p->out->forward : &p->out->backward;
+    weft_pass_time sum = {0};
+    WEFT_TRY(weft_tensor_price(row, &p->site->cluster->interference, arena, &sum.compute_us,
+                               &sum.tensor_us));
+    weft_pass_time_add(time, &sum);
+    if (row->deferred)
+        weft_pass_time_add(&p->out->weights, &sum);
+    return WEFT_OK;
+}
+
 static weft_status add_tensors(pricing *p)
 {
-    for (int i = 0; i < p->tensors.num_rows; i++) {
-        const weft_tensor_row *row = &p->tensors.rows[i];
-        weft_pass_time *time =
-            row->half == WEFT_HALF_FORWARD ? &p->out->forward : &p->out->backward;
-        double computed_us, exposed_us;
-        WEFT_TRY(
-            weft_tensor_price(row, &p->site->cluster->interference, &computed_us, &exposed_us));
-        time->compute_us += computed_us;
-        time->tensor_us += exposed_us;
-        if (row->deferred) {
-            p->out->weights.compute_us += computed_us;
-            p->out->weights.tensor_us += exposed_us;
-        }
-    }
-    return WEFT_OK;
+    weft_arena arena = {0};
+    weft_status status = WEFT_OK;
+    for (int i = 0; i < p->tensors.num_rows && status == WEFT_OK; i++)
+        status = add_tensor(p, &p->tensors.rows[i], &arena);
+    weft_arena_release(&arena);
+    return status;
 }
 
 static weft_status add_layer(pricing *p)

@@ -35,7 +35,7 @@ static weft_status choose(const tensor_choosing *c, weft_layer_function make, in
     for (int chunks = 1; chunks <= WEFT_TENSOR_MAX_CHUNKS; chunks *= 2) {
         WEFT_TRY(layer_us(c, make, chunks, &us));
         if (chunks > 1 && !(us < best_us))
-            continue;
+            break; /* more only add to what chunks cost */
         best_us = us;
         *out = chunks;
     }
@@ -49,6 +49,10 @@ weft_status weft_tensor_choose(const weft_config *config, const weft_topology *t
     const weft_pace pace = weft_config_pace(config);
     if (!weft_mesh_leaves_chunks(&config->parallel, mesh) || !path || !path[0])
         return WEFT_OK;
+    if (config->plain_kernels) { /* other software cuts its own products */
+        mesh->attention_chunks = mesh->mlp_chunks = 1;
+        return WEFT_OK;
+    }
     tensor_choosing c = {.config = config};
     WEFT_TRY(weft_choice_cluster(config, &c.cluster));
     weft_cluster placed = c.cluster;

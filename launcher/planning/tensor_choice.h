@@ -7,9 +7,10 @@
 #include "launcher/planning/config.h"
 #include "parallel/topology/topology.h"
 
-/* Prices attention and an MLP in 1, 2, 4, 8 and 16 chunks, forward and backward, and puts the
- * fewest of the fastest into the mesh; without a cluster what is there stays. topology NULL: as
- * weft_context_choose. Errors: those of the cluster file. Pure but for reading the file. */
+/* Prices attention and an MLP in 1, 2, 4, 8 and 16 chunks, forward and backward, as long as more
+ * are faster, and puts the fastest into the mesh; without a cluster what is there stays. topology
+ * NULL: as weft_context_choose. Errors: those of the cluster file. Pure but for reading the file.
+ */
 weft_status weft_tensor_choose(const weft_config *config, const weft_topology *topology,
                                weft_mesh *mesh) WEFT_CHECKED;
 

@@ -95,29 +95,28 @@ static weft_tensor_plan plan_of(const weft_tensor_row *row)
 }
 
 weft_status weft_tensor_price(const weft_tensor_row *row, const weft_interference *interference,
-                              double *computed_us, double *exposed_us)
+                              weft_arena *arena, double *computed_us, double *exposed_us)
 {
     const tensor_program t = {plan_of(row), row};
-    weft_arena arena = {0};
     weft_program program;
     weft_price price = {.makespan_us = 0};
     *computed_us = row->product.us + row->weights.us;
     *exposed_us = row->gather.us + row->reduce.us;
     if (t.plan.chunks == 0 || *computed_us <= 0)
         return WEFT_OK;
-    weft_status status = weft_program_tensor(&t.plan, &arena, &program);
+    weft_status status = weft_program_tensor(&t.plan, arena, &program);
     if (status == WEFT_OK)
         status = weft_program_price(
             &program, 1,
             &(weft_pricing){
                 .cost = task_us, .links = task_links, .context = &t, .interference = interference},
-            &arena, &price);
+            arena, &price);
     if (status == WEFT_OK) {
         *computed_us = price.busy_us[0];
         *exposed_us = price.makespan_us - price.busy_us[0];
         if (*exposed_us < ROUNDING * price.makespan_us)
             *exposed_us = 0;
     }
-    weft_arena_release(&arena);
+    weft_arena_reset(arena);
     return status;
 }

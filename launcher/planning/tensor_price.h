@@ -4,7 +4,7 @@
 
 #include "launcher/planning/pass_price.h"
 
-enum { WEFT_TENSOR_ROWS = 32 };
+enum { WEFT_TENSOR_ROWS = 20 };
 /* Of the products of one name in one half of a pass, what their tasks take, all chunks together. */
 typedef struct weft_tensor_row {
     const char *module; /* static */
@@ -23,8 +23,10 @@ typedef struct weft_tensor_costs {
 bool weft_tensor_add(weft_tensor_costs *costs, const weft_operation *operation, int half,
                      const weft_estimate *estimate);
 /* How long the compute lane is busy with a row's products, beside what slows it, and how long it
- * waits. Errors: those of weft_program_tensor and weft_program_price. */
+ * waits. The arena is empty before and behind. Errors: those of weft_program_tensor and
+ * weft_program_price. */
 weft_status weft_tensor_price(const weft_tensor_row *row, const weft_interference *interference,
-                              double *computed_us, double *exposed_us) WEFT_CHECKED;
+                              weft_arena *arena, double *computed_us,
+                              double *exposed_us) WEFT_CHECKED;
 
 #endif

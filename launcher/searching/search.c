@@ -711,6 +711,11 @@ weft_status weft_search_settle(const weft_found *found, const weft_config_source
     WEFT_TRY(weft_moe_selection_start(&found->config, &mesh, &nodes, &moe));
     weft_context_keep(context, &mesh, &out->parallel);
     weft_tensor_keep(&mesh, chunks, &out->parallel);
+    if (mesh.attention_chunks == 1 && mesh.mlp_chunks == 1) {
+        out->parallel.tp_comm_overlap = false;
+        chunks[0] = 0;
+        out->parallel.tp_comm_overlap_chunks = (weft_int_list){.values = chunks, .count = 1};
+    }
     if (out->parallel.cp_comm_type == WEFT_NUM_CONTEXT_FORMS) /* of one rank */
         out->parallel.cp_comm_type = WEFT_CONTEXT_P2P;
     weft_moe_selection_keep(&moe, &out->schedule);

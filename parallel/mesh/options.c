@@ -79,11 +79,11 @@ const weft_key weft_parallel_rows[] = {
     FLAG(STEP, allow_tp_across_nodes, "false", "let tensor-parallel groups span nodes (slow)"),
     FLAG(STEP, tp_comm_overlap, "false",
          "cut products in chunks, beside which rows travel between tensor-parallel ranks",
-         .idle = NO_TENSOR),
+         .idle = NO_TENSOR, SEARCHED(OVERLAP)),
     ROW(CHOICE, "tp_comm_overlap_chunks", tp_comm_overlap_chunks, INT_LIST, "0", 0, MAX_CHUNKS,
         "chunks",
         "of each such product, or [attention's, MLPs']; 0: by price, or 4 without parallel.cluster",
-        .idle = NO_TENSOR "; parallel.tp_comm_overlap is false"),
+        .idle = NO_TENSOR "; parallel.tp_comm_overlap is false", SEARCHED(OVERLAP)),
 };
 const size_t weft_num_parallel_rows = sizeof(weft_parallel_rows) / sizeof(weft_parallel_rows[0]);
 
