@@ -154,7 +154,7 @@ static weft_status find_program(weft_tensor_runtime *r, const weft_tensor_plan *
 weft_status weft_tensor_run(weft_pass *pass, const weft_tensor_call *call)
 {
     static const int tracks[WEFT_NUM_LANES] = {
-        [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK, [WEFT_LANE_REDUCE] = WEFT_TRACK_TENSOR};
+        [WEFT_LANE_COMPUTE] = WEFT_TRACK_PARTS, [WEFT_LANE_REDUCE] = WEFT_TRACK_TENSOR};
     weft_tensor_runtime *r = pass->model->tensor;
     tensor_work w = {r, pass, call};
     weft_tensor_plan plan = call->plan;
