@@ -19,6 +19,7 @@
 #include "layers/pass/note.h"
 #include "layers/pass/pass.h"
 #include "layers/rotary.h"
+#include "layers/tensor/ordered.h"
 
 /* --- norms of queries and keys, between QKV and the rotary positions ------------------------- */
 
@@ -634,26 +635,6 @@ static weft_status make_ready_again(const attention *a, weft_pass *pass, attenti
     return WEFT_OK;
 }
 
-/* --- a backward in two halves ---------------------------------------------------------------- */
-
-static weft_status attention_weights(weft_layer *layer, weft_pass *pass)
-{
-    attention *a = (attention *)layer;
-    attention_state *state = weft_pass_state(pass, layer);
-    const weft_tensor dkv = columns_from(&state->dqkv, a->qkv.out);
-    size_t mark = weft_pass_mark(pass);
-    weft_tensor x_full;
-    WEFT_TRY(weft_linear_backward_weights(pass, &a->proj, &state->out, &state->dy));
-    if (has_latent(a))
-        return weft_latent_weights(&a->latent, pass, &state->x, &state->latent);
-    WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
-    WEFT_TRY(weft_linear_backward_weights(pass, &a->qkv, &x_full, &state->dqkv));
-    if (a->kv.weight)
-        WEFT_TRY(weft_linear_backward_weights(pass, &a->kv, &x_full, &dkv));
-    weft_pass_release(pass, mark);
-    return WEFT_OK;
-}
-
 static weft_status qkv_backward_input(const attention *a, weft_pass *pass, const weft_tensor *dqkv,
                                       weft_tensor *dx)
 {
@@ -662,15 +643,65 @@ static weft_status qkv_backward_input(const attention *a, weft_pass *pass, const
     return a->kv.weight ? weft_linear_backward_input(pass, &a->kv, &dkv, true, dx) : WEFT_OK;
 }
 
+static weft_status qkv_backward_weights(const attention *a, weft_pass *pass, const weft_tensor *x,
+                                        const weft_tensor *dqkv)
+{
+    const weft_tensor dkv = columns_from(dqkv, a->qkv.out);
+    WEFT_TRY(weft_linear_backward_weights(pass, &a->qkv, x, dqkv));
+    return a->kv.weight ? weft_linear_backward_weights(pass, &a->kv, x, &dkv) : WEFT_OK;
+}
+
+/* --- in chunks: attention itself needs tokens' order ------------------------------------------ */
+
+static weft_chunks chunks_of(const weft_pass *pass)
+{
+    const weft_shape *shape = weft_pass_shape(pass);
+    return weft_chunks_of(shape, shape->attention_chunks);
+}
+
+static weft_ordered qkv_ordered(const attention *a, const weft_chunks *chunks)
+{
+    return (weft_ordered){
+        .chunks = *chunks, .linears = {&a->qkv, a->kv.weight ? &a->kv : NULL}, .name = a->qkv.name};
+}
+
+static weft_ordered proj_ordered(const attention *a, const weft_chunks *chunks)
+{
+    return (weft_ordered){.chunks = *chunks, .linears = {&a->proj}, .name = a->proj.name};
+}
+
+/* --- a backward in two halves ---------------------------------------------------------------- */
+
+static weft_status attention_weights(weft_layer *layer, weft_pass *pass)
+{
+    attention *a = (attention *)layer;
+    attention_state *state = weft_pass_state(pass, layer);
+    size_t mark = weft_pass_mark(pass);
+    weft_tensor x_full;
+    WEFT_TRY(weft_linear_backward_weights(pass, &a->proj, &state->out, &state->dy));
+    if (has_latent(a))
+        return weft_latent_weights(&a->latent, pass, &state->x, &state->latent);
+    WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
+    WEFT_TRY(qkv_backward_weights(a, pass, &x_full, &state->dqkv));
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
 static weft_status begin_input(const attention *a, weft_pass *pass, attention_state *state,
                                const weft_tensor *dy)
 {
+    const weft_chunks chunks = chunks_of(pass);
+    const weft_ordered proj = proj_ordered(a, &chunks);
+    const bool gathers = chunks.count > 1 && chunks.pieces > 1;
     weft_tensor dout;
-    WEFT_TRY(weft_pass_enter_deferred(pass, dy, &state->dy));
+    WEFT_TRY(gathers
+                 ? weft_pass_deferred(pass, dy->dtype, a->dims.rows_full, dy->dims[1], &state->dy)
+                 : weft_pass_enter_deferred(pass, dy, &state->dy));
     WEFT_TRY((has_latent(a) ? weft_pass_scratch : weft_pass_deferred)(
         pass, dy->dtype, a->dims.rows_full, a->dims.qkv, &state->dqkv));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, a->dims.rows_full, a->proj.in, &dout));
-    WEFT_TRY(weft_linear_backward_input(pass, &a->proj, &state->dy, false, &dout));
+    WEFT_TRY(gathers ? weft_ordered_enter_backward(&proj, pass, NULL, dy, &state->dy, &dout)
+                     : weft_linear_backward_input(pass, &a->proj, &state->dy, false, &dout));
     return core_backward(a, pass, state, &dout);
 }
 
@@ -678,10 +709,15 @@ static weft_status end_input(weft_layer *layer, weft_pass *pass, weft_tensor *dx
 {
     attention *a = (attention *)layer;
     attention_state *state = weft_pass_state(pass, layer);
+    const weft_chunks chunks = chunks_of(pass);
+    const weft_ordered qkv = qkv_ordered(a, &chunks);
     weft_tensor partial;
     if (has_latent(a)) {
         WEFT_TRY(
             weft_latent_backward(&a->latent, pass, &state->x, &state->latent, &state->dqkv, dx));
+    } else if (chunks.count > 1) {
+        WEFT_TRY(rotate(a, pass, &state->dqkv, true));
+        WEFT_TRY(weft_ordered_exit_backward(&qkv, pass, NULL, &state->dqkv, dx));
     } else {
         WEFT_TRY(rotate(a, pass, &state->dqkv, true));
         WEFT_TRY(weft_pass_partial(pass, dx, &partial));
@@ -709,10 +745,17 @@ static weft_status stash_qkv(const attention *a, weft_pass *pass, attention_stat
 
 static weft_status make_qkv(const attention *a, weft_pass *pass, attention_state *state)
 {
+    const weft_chunks chunks = chunks_of(pass);
     weft_tensor full;
-    WEFT_TRY(weft_pass_enter(pass, &state->x, &full));
-    WEFT_TRY(stash_qkv(a, pass, state));
-    WEFT_TRY(qkv_forward(a, pass, &full, &state->qkv));
+    if (chunks.count > 1 && chunks.pieces > 1) {
+        WEFT_TRY(stash_qkv(a, pass, state));
+        const weft_ordered qkv = qkv_ordered(a, &chunks);
+        WEFT_TRY(weft_ordered_enter_forward(&qkv, pass, &state->x, &state->qkv));
+    } else {
+        WEFT_TRY(weft_pass_enter(pass, &state->x, &full));
+        WEFT_TRY(stash_qkv(a, pass, state));
+        WEFT_TRY(qkv_forward(a, pass, &full, &state->qkv));
+    }
     state->ready = state->qkv;
     WEFT_TRY(heads_norms_sum(&a->norms, pass, &state->qkv, &state->sums));
     WEFT_TRY(make_ready(a, pass, state));
@@ -753,8 +796,15 @@ static weft_status begin_forward(attention *a, weft_pass *pass, attention_state 
 static weft_status end_forward(const attention *a, weft_pass *pass, const attention_state *state,
                                weft_tensor *y)
 {
+    const weft_chunks chunks = chunks_of(pass);
+    const weft_ordered proj = proj_ordered(a, &chunks);
     weft_tensor partial;
     WEFT_TRY(end_core(pass, state));
+    if (chunks.count > 1) {
+        WEFT_TRY(weft_ordered_exit_forward(&proj, pass, &state->out, y));
+        weft_pass_release(pass, state->start);
+        return WEFT_OK;
+    }
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     /* One rank's partial sum carries the bias, so that the sum has it once. */
     bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
@@ -789,10 +839,28 @@ static weft_status input_backward(const attention *a, weft_pass *pass, const att
     WEFT_TRY(rotate(a, pass, dqkv, true));
     if (a->norms.of[0].weight)
         WEFT_TRY(heads_norms_backward(&a->norms, pass, &state->qkv, &state->sums, dqkv));
+    const weft_chunks chunks = chunks_of(pass);
+    const weft_ordered qkv = qkv_ordered(a, &chunks);
+    if (chunks.count > 1)
+        return weft_ordered_exit_backward(&qkv, pass, &state->x, dqkv, dx);
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
     WEFT_TRY(qkv_backward(a, pass, &x_full, dqkv, &partial));
     return weft_pass_exit(pass, &partial, dx);
+}
+
+/* dout from dy, and the weights' gradients. */
+static weft_status proj_backward(const attention *a, weft_pass *pass, const attention_state *state,
+                                 const weft_tensor *dy, weft_tensor *dout)
+{
+    const weft_chunks chunks = chunks_of(pass);
+    weft_tensor dy_full;
+    if (chunks.count == 1 || chunks.pieces == 1) {
+        WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
+        return weft_linear_backward(pass, &a->proj, &state->out, &dy_full, dout);
+    }
+    const weft_ordered proj = proj_ordered(a, &chunks);
+    return weft_ordered_enter_backward(&proj, pass, &state->out, dy, NULL, dout);
 }
 
 static bool makes_core_again(const weft_model *model)
@@ -828,13 +896,12 @@ static weft_status begin_backward(const attention *a, weft_pass *pass, attention
                                   const weft_tensor *dy)
 {
     const weft_dims *d = &a->dims;
-    weft_tensor dy_full, dout;
+    weft_tensor dout;
     if (weft_pass_defers(pass))
         return begin_input(a, pass, state, dy);
-    WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &dout));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &state->dqkv));
-    WEFT_TRY(weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &dout));
+    WEFT_TRY(proj_backward(a, pass, state, dy, &dout));
     return core_backward(a, pass, state, &dout);
 }
 

@@ -4,12 +4,7 @@
 #include "core/device/device.h"
 #include "kernels/kernels.h"
 #include "layers/layers.h"
-
-typedef struct mlp_state {
-    weft_tensor x;                /* borrowed */
-    weft_tensor hidden;           /* [S*B, gates * ffn] */
-    weft_tensor dy, act, dhidden; /* of a backward in two halves; with GELU act is made again */
-} mlp_state;
+#include "layers/mlp.h"
 
 static weft_status mlp_init(weft_layer *layer, weft_build *build)
 {
@@ -26,32 +21,6 @@ static weft_status mlp_init(weft_layer *layer, weft_build *build)
     return weft_linears_declare(build, o, rows, 2);
 }
 
-static bool has_gelu(const weft_mlp *mlp)
-{
-    return weft_activation_of(&mlp->common.options) == WEFT_ACTIVATION_GELU;
-}
-
-static float limit_of(const weft_mlp *mlp)
-{
-    return (float)mlp->common.options.activation_func_clamp_value;
-}
-
-static float offset_of(const weft_mlp *mlp)
-{
-    return (float)mlp->common.options.glu_linear_offset;
-}
-
-static weft_status activate(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *hidden,
-                            weft_tensor *act)
-{
-    return weft_activation_forward(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_activation_forward_args, .kind = weft_activation_of(&mlp->common.options),
-                   .rows = act->dims[0], .cols = act->dims[1], .dtype = act->dtype,
-                   .x = hidden->data, .y = act->data, .limit = limit_of(mlp),
-                   .offset = offset_of(mlp)));
-}
-
 /* hidden = fc1(x), act = activation(hidden). A module that is recomputed does not keep hidden. */
 static weft_status fc1_forward(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *hidden, weft_tensor *act)
@@ -61,10 +30,10 @@ static weft_status fc1_forward(const weft_mlp *mlp, weft_pass *pass, const weft_
                 weft_pass_stash(pass, x->dtype, x->dims[0], mlp->fc1.out, hidden));
     weft_pass_keep(pass);
     WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0], mlp->fc2.in, act));
-    if (has_gelu(mlp))
+    if (weft_mlp_has_gelu(mlp))
         return weft_linear_gelu_forward(pass, &mlp->fc1, x, hidden, act);
     WEFT_TRY(weft_linear_forward(pass, &mlp->fc1, x, true, hidden));
-    return activate(mlp, pass, hidden, act);
+    return weft_mlp_activate(mlp, pass, hidden, act);
 }
 
 /* Recomputes act in backward from the kept hidden; forward's epilogue may have used sums before
@@ -75,42 +44,32 @@ static weft_status fc1_again(const weft_mlp *mlp, weft_pass *pass, const weft_te
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
     WEFT_TRY(fc1_forward(mlp, pass, x, hidden, act));
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
-    return !has_gelu(mlp) || weft_gemm_gelu_is_exact(weft_pass_lane(pass), hidden->dtype)
+    return !weft_mlp_has_gelu(mlp) || weft_gemm_gelu_is_exact(weft_pass_lane(pass), hidden->dtype)
                ? WEFT_OK
-               : activate(mlp, pass, hidden, act);
-}
-
-static weft_status activate_backward(const weft_mlp *mlp, weft_pass *pass,
-                                     const weft_tensor *hidden, const weft_tensor *dact,
-                                     const weft_tensor *dhidden)
-{
-    return weft_activation_backward(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&mlp->common.options),
-                   .rows = dact->dims[0], .cols = dact->dims[1], .dtype = dact->dtype,
-                   .x = hidden->data, .dy = dact->data, .dx = dhidden->data, .limit = limit_of(mlp),
-                   .offset = offset_of(mlp)));
+               : weft_mlp_activate(mlp, pass, hidden, act);
 }
 
 /* dhidden overwrites act or hidden, which nobody needs any more. */
 static weft_status fc2_backward(const weft_mlp *mlp, weft_pass *pass, weft_tensor *act,
                                 const weft_tensor *dy, weft_tensor *hidden, weft_tensor *dhidden)
 {
-    *dhidden = has_gelu(mlp) ? *act : *hidden;
-    if (has_gelu(mlp))
+    *dhidden = weft_mlp_has_gelu(mlp) ? *act : *hidden;
+    if (weft_mlp_has_gelu(mlp))
         return weft_linear_gelu_backward(pass, &mlp->fc2, act, dy, hidden, dhidden);
     WEFT_TRY(weft_linear_backward(pass, &mlp->fc2, act, dy, act));
-    return activate_backward(mlp, pass, hidden, act, dhidden);
+    return weft_mlp_activate_backward(mlp, pass, hidden, act, dhidden);
 }
 
 static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *y)
 {
     weft_mlp *mlp = (weft_mlp *)layer;
-    mlp_state *state = weft_pass_state(pass, layer);
+    weft_mlp_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
     weft_tensor full, act, partial;
     state->x = *x;
+    if (weft_mlp_is_cut(pass))
+        return weft_mlp_forward_in_chunks(mlp, pass, state, y);
     WEFT_TRY(weft_pass_enter(pass, x, &full));
     WEFT_TRY(fc1_forward(mlp, pass, &full, &state->hidden, &act));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
@@ -128,53 +87,58 @@ static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_te
 static weft_status mlp_weights(weft_layer *layer, weft_pass *pass)
 {
     weft_mlp *mlp = (weft_mlp *)layer;
-    mlp_state *state = weft_pass_state(pass, layer);
+    weft_mlp_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
     weft_tensor x_full;
-    if (has_gelu(mlp)) {
+    if (weft_mlp_has_gelu(mlp)) {
         WEFT_TRY(weft_pass_scratch(pass, state->hidden.dtype, state->hidden.dims[0], mlp->fc2.in,
                                    &state->act));
-        WEFT_TRY(activate(mlp, pass, &state->hidden, &state->act));
+        WEFT_TRY(weft_mlp_activate(mlp, pass, &state->hidden, &state->act));
     }
     WEFT_TRY(weft_linear_backward_weights(pass, &mlp->fc2, &state->act, &state->dy));
+    if (weft_mlp_is_cut(pass))
+        return weft_mlp_weights_in_chunks(mlp, pass, state, mark);
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_linear_backward_weights(pass, &mlp->fc1, &x_full, &state->dhidden));
     weft_pass_release(pass, mark);
     return WEFT_OK;
 }
 
-static weft_status fc2_backward_input(const weft_mlp *mlp, weft_pass *pass, mlp_state *state)
+static weft_status fc2_backward_input(const weft_mlp *mlp, weft_pass *pass, weft_mlp_state *state)
 {
     const weft_tensor *hidden = &state->hidden;
     const size_t rows = hidden->dims[0];
     weft_tensor dact;
-    if (has_gelu(mlp)) {
+    if (weft_mlp_has_gelu(mlp)) {
         WEFT_TRY(weft_pass_deferred(pass, hidden->dtype, rows, mlp->fc2.in, &state->dhidden));
         return weft_linear_gelu_backward_input(pass, &mlp->fc2, &state->dy, hidden,
                                                &state->dhidden);
     }
     WEFT_TRY(weft_pass_deferred(pass, hidden->dtype, rows, mlp->fc2.in, &state->act));
-    WEFT_TRY(activate(mlp, pass, hidden, &state->act));
+    WEFT_TRY(weft_mlp_activate(mlp, pass, hidden, &state->act));
     WEFT_TRY(weft_pass_scratch(pass, hidden->dtype, rows, mlp->fc2.in, &dact));
     WEFT_TRY(weft_linear_backward_input(pass, &mlp->fc2, &state->dy, false, &dact));
     state->dhidden = *hidden;
-    return activate_backward(mlp, pass, hidden, &dact, &state->dhidden);
+    return weft_mlp_activate_backward(mlp, pass, hidden, &dact, &state->dhidden);
 }
 
 static weft_status mlp_input(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
                              weft_tensor *dx)
 {
     weft_mlp *mlp = (weft_mlp *)layer;
-    mlp_state *state = weft_pass_state(pass, layer);
+    weft_mlp_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
     weft_tensor partial;
+    WEFT_TRY(weft_pass_defer(pass, layer, mlp_weights));
+    if (weft_mlp_is_cut(pass))
+        return weft_mlp_input_in_chunks(mlp, pass, state, dy, dx);
     WEFT_TRY(weft_pass_enter_deferred(pass, dy, &state->dy));
     WEFT_TRY(fc2_backward_input(mlp, pass, state));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
     WEFT_TRY(weft_linear_backward_input(pass, &mlp->fc1, &state->dhidden, false, &partial));
     WEFT_TRY(weft_pass_exit(pass, &partial, dx));
     weft_pass_release(pass, mark);
-    return weft_pass_defer(pass, layer, mlp_weights);
+    return WEFT_OK;
 }
 
 /* --- a whole one ----------------------------------------------------------------------------- */
@@ -183,11 +147,13 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
                                 weft_tensor *dx)
 {
     weft_mlp *mlp = (weft_mlp *)layer;
-    mlp_state *state = weft_pass_state(pass, layer);
+    weft_mlp_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
     weft_tensor dy_full, act, dhidden, x_full, partial;
     if (weft_pass_defers(pass))
         return mlp_input(layer, pass, dy, dx);
+    if (weft_mlp_is_cut(pass))
+        return weft_mlp_backward_in_chunks(mlp, pass, state, dy, dx);
     WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     const bool again = weft_pass_shape(pass)->recompute & mlp->modules;
@@ -195,7 +161,7 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
         WEFT_TRY(
             weft_pass_scratch(pass, state->hidden.dtype, state->hidden.dims[0], mlp->fc2.in, &act));
     WEFT_TRY(again ? fc1_again(mlp, pass, &x_full, &state->hidden, &act)
-                   : activate(mlp, pass, &state->hidden, &act));
+                   : weft_mlp_activate(mlp, pass, &state->hidden, &act));
     WEFT_TRY(fc2_backward(mlp, pass, &act, &dy_full, &state->hidden, &dhidden));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
     WEFT_TRY(weft_linear_backward(pass, &mlp->fc1, &x_full, &dhidden, &partial));
@@ -207,7 +173,7 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
 static const weft_layer_ops mlp_ops = {
     .struct_bytes = sizeof mlp_ops,
     .kind = "mlp",
-    .state_bytes = sizeof(mlp_state),
+    .state_bytes = sizeof(weft_mlp_state),
     .init = mlp_init,
     .forward = mlp_forward,
     .backward = mlp_backward,

@@ -26,6 +26,7 @@
     X(PLACE, "place", "L", -1)                                                                     \
     X(SHIFT, "shift", "h", WEFT_DOING_PASSES)                                                      \
     X(ATTEND, "attend", "a", -1)                                                                   \
+    X(PRODUCT, "product", "X", -1)                                                                 \
     X(UPLOAD, "upload", "U", -1)                                                                   \
     X(DOWNLOAD, "download", "d", -1)                                                               \
     X(ACCUMULATE, "accumulate", "+", -1)                                                           \

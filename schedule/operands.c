@@ -140,6 +140,12 @@ static const weft_operands rows[] = {
      2,
      {READ_WHOLE(FROM, HEADS_DX), WRITE(TO, RETURNED, 0)}},
     {KIND(PLACE, HEADS, COMPUTE), 1, {READ(FROM, RETURNED, 0)}},
+    /* Of a tensor-parallel product in chunks a form has only those operands that it needs. */
+    {KIND(GATHER, TENSOR, REDUCE), 1, {WRITE(TO, GATHERED, 0)}},
+    {KIND(PRODUCT, ACTIVATION, COMPUTE), 2, {READ(X, GATHERED, 0), WRITE(Y, PARTIAL_SUM, 0)}},
+    {KIND(PRODUCT, GRADIENT, COMPUTE), 2, {READ(X, GATHERED, 0), WRITE(Y, PARTIAL_SUM, 0)}},
+    {KIND(REDUCE, TENSOR, REDUCE), 1, {READ(FROM, PARTIAL_SUM, 0)}},
+    {KIND(PRODUCT, WEIGHT, COMPUTE), 1, {READ(X, GATHERED, 0)}},
     /* Experts beyond device memory. A bucket's UPLOAD names no slot: the executor knows it. */
     {KIND(UPLOAD, WEIGHT, TO_DEVICE),
      2,

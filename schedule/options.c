@@ -46,6 +46,7 @@ const weft_key weft_schedule_rows[] = {
         "how n and the reuse are chosen: measured in the first steps, or from the cluster's costs",
         .idle = NO_EXPERTS, SEARCHED(PARTITIONS)),
     TEXT(FREE, cluster, "\"\"", "file of the cluster's costs, as weft calibrate writes it",
-         .idle = NO_EXPERTS " and parallel.context_parallel_size 1"),
+         .idle =
+             NO_EXPERTS " and parallel.context_parallel_size 1 and parallel.tp_comm_overlap false"),
 };
 const size_t weft_num_schedule_rows = sizeof weft_schedule_rows / sizeof *weft_schedule_rows;

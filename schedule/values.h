@@ -47,6 +47,7 @@
     X(KEYS_GRADIENT, "the keys' gradient so far", WEFT_SLOT_BIT(KEYS_GRADIENT))                    \
     X(ARRIVED_GRADIENT, "the keys' gradient that arrived", WEFT_SLOT_BIT(ARRIVED))                 \
     X(PARTIAL, "the result over the blocks so far", WEFT_SLOT_BIT(PARTIAL))                        \
+    X(PARTIAL_SUM, "this rank's share of the sum", WEFT_SLOT_BIT(PARTIAL))                         \
     X(HEADS, "all tokens of these heads", WEFT_SLOT_BIT(HEADS))                                    \
     X(HEADS_RESULT, "the result for these heads", WEFT_SLOT_BIT(RESULT))                           \
     X(HEADS_DY, "the result's gradient for these heads", WEFT_SLOT_BIT(HEADS_GRADIENT))            \

@@ -47,6 +47,8 @@ typedef enum weft_inner {
     WEFT_INNER_NONE,
     WEFT_INNER_EXPERTS,   /* an MoE layer's, from the counts to the answers at home */
     WEFT_INNER_ATTENTION, /* attention's over context-parallel ranks */
+    WEFT_INNER_TENSOR,    /* a tensor-parallel product's, in chunks; each has the module of what
+                             travels */
     WEFT_NUM_INNERS
 } weft_inner;
 

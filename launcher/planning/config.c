@@ -19,6 +19,7 @@
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/run_changes.h"
+#include "launcher/planning/tensor_choice.h"
 #include "layers/model/model.h"
 #include "schedule/pipeline/order_text.h"
 
@@ -791,6 +792,7 @@ static weft_status check_world(const weft_config *c, const void *context_of_rank
     weft_moe_nodes nodes;
     weft_context_selection context;
     WEFT_TRY(weft_context_choose(c, topology, out, &context));
+    WEFT_TRY(weft_tensor_choose(c, topology, out));
     WEFT_TRY(weft_moe_find_nodes(c, out, topology, &nodes));
     return weft_moe_selection_start(c, out, &nodes, &moe);
 }

@@ -177,6 +177,7 @@ typedef struct weft_config {
     weft_schedule_options asked;
     weft_tier_options tier_asked; /* `tier` as the config has it */
     bool context_is_kept;         /* likewise parallel.cp_comm_type, which the config leaves open */
+    bool chunks_are_kept;         /* likewise parallel.tp_comm_overlap_chunks */
     const struct weft_cluster *planned_on; /* in plans: what schedule.cluster says, read already, by
                                               which choices are made; NULL: its file is read */
     const struct weft_cluster *planned_curves; /* likewise, with the curves that follow from it

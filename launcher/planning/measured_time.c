@@ -14,8 +14,9 @@ typedef enum part {
     PART_WORKS,
     PART_EXPERTS, /* beyond device memory: all of a layer, one of them */
     PART_EXPERT,
-    PART_SUMS,
-    PART_SHIFTS, /* of context-parallel ranks: what they send, and what they compute */
+    PART_SUMS,     /* of tensor-parallel ranks, and gathers */
+    PART_PRODUCTS, /* beside them */
+    PART_SHIFTS,   /* of context-parallel ranks: what they send, and what they compute */
     PART_ATTENDS,
     PART_PASS, /* the pass itself, its layers, and what it shares out, moved by other lanes */
     PART_LAYERS,
@@ -71,7 +72,7 @@ static part part_of(const reading *r, const weft_slice *slice)
     } rows[] = {{"counts", PART_TRAVELS},   {"dispatch", PART_TRAVELS}, {"combine", PART_TRAVELS},
                 {"gather", PART_TRAVELS},   {"place", PART_TRAVELS},    {"offload", PART_TRAVELS},
                 {"prefetch", PART_TRAVELS}, {"permute", PART_WORKS},    {"expert", PART_WORKS},
-                {"recompute", PART_WORKS},  {"tensor", PART_SUMS}};
+                {"recompute", PART_WORKS},  {"tensor", PART_SUMS},      {"product", PART_PRODUCTS}};
     static const char *const sent[] = {"shift", "dispatch", "combine", "gather", "reduce"};
     const size_t length = strcspn(slice->category, " "); /* "dispatch back" */
     if (slice->lane == WEFT_TRACK_EXPERTS)
@@ -83,6 +84,8 @@ static part part_of(const reading *r, const weft_slice *slice)
         return PART_EXPERTS;
     if (slice->lane == WEFT_TRACK_LAYERS)
         return PART_LAYERS;
+    if (slice->lane == WEFT_TRACK_TENSOR)
+        return PART_SUMS;
     if (slice->lane == WEFT_LANE_GATHER || slice->lane == WEFT_LANE_REDUCE)
         return PART_SHARES;
     if ((slice->lane == WEFT_LANE_OFFLOAD || slice->lane == WEFT_LANE_PREFETCH) &&
@@ -298,7 +301,8 @@ static int by_time(const void *a, const void *b)
 
 /* The time in which a layer's experts, one after the other, wait for their weights; in which rows
  * travel and no experts work, in which keys do and no queries are attended,
- * in which only sums are under way, and in which a pass waits for what it shares out. */
+ * in which tensor-parallel ranks sum or gather beside no product, and in which a pass waits for
+ * what it shares out. */
 static void sum_edges(edge *edges, size_t count, double us_of[WEFT_NUM_TIMES])
 {
     int open[NUM_PARTS] = {0};
@@ -312,7 +316,7 @@ static void sum_edges(edge *edges, size_t count, double us_of[WEFT_NUM_TIMES])
         else if (open[PART_SHIFTS] > 0)
             us_of[WEFT_TIME_CONTEXT] += open[PART_ATTENDS] > 0 ? 0 : us;
         else if (open[PART_SUMS] > 0)
-            us_of[WEFT_TIME_TENSOR] += us;
+            us_of[WEFT_TIME_TENSOR] += open[PART_PRODUCTS] > 0 ? 0 : us;
         else if (open[PART_PASS] > 0 && open[PART_LAYERS] == 0 && open[PART_SHARES] > 0)
             us_of[WEFT_TIME_DATA] += us;
         open[edges[i].part] += edges[i].step;

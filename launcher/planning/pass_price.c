@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "launcher/planning/software.h"
+#include "launcher/planning/tensor_price.h"
 #include "schedule/context.h"
 #include "schedule/cost/cost.h"
 #include "schedule/exchange/exchange.h"
@@ -181,6 +182,7 @@ typedef struct pricing {
     weft_software_products products;
     bool has_program[WEFT_NUM_INNERS]; /* of this layer; else its operations are all in a row */
     weft_inner_costs costs[WEFT_NUM_INNERS][WEFT_NUM_HALVES];
+    weft_tensor_costs tensors;
     weft_pass_price *out;
 } pricing;
 
@@ -369,9 +371,11 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (op->beside || weft_software_is_beside(p->site, described))
         estimate.us = beside_us(p, estimate.us);
     place_experts(&p->out->experts[p->repeats ? WEFT_HALF_AGAIN : half], op, estimate.us);
+    const bool in_chunks =
+        op->inner == WEFT_INNER_TENSOR && weft_tensor_add(&p->tensors, op, half, &estimate);
     if (p->has_program[op->inner])
         weft_inner_add(&p->costs[op->inner][half], op, &estimate);
-    else
+    else if (!in_chunks)
         *place_of(time, op) += estimate.us;
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         time->memory_us += estimate.memory_us;
@@ -379,7 +383,7 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (p->chooses && !backward && !p->repeats)
         add_again(p, op, &estimate);
     if (op->deferred && !p->has_program[op->inner]) {
-        *place_of(&p->out->weights, op) += estimate.us;
+        *place_of(&p->out->weights, op) += in_chunks ? 0 : estimate.us;
         p->out->weights.memory_us += estimate.memory_us;
         p->out->weights.num_issued += weft_software_launches(p->site, op);
     }
@@ -577,11 +581,35 @@ static weft_status add_attention(pricing *p)
     return WEFT_OK;
 }
 
+/* Tensor-parallel products in chunks by their programs. */
+static weft_status add_tensor(const pricing *p, const weft_tensor_row *row, weft_arena *arena)
+{
+    weft_pass_time *time = row->half == WEFT_HALF_FORWARD ? &p->out->forward : &p->out->backward;
+    weft_pass_time sum = {0};
+    WEFT_TRY(weft_tensor_price(row, &p->site->cluster->interference, arena, &sum.compute_us,
+                               &sum.tensor_us));
+    weft_pass_time_add(time, &sum);
+    if (row->deferred)
+        weft_pass_time_add(&p->out->weights, &sum);
+    return WEFT_OK;
+}
+
+static weft_status add_tensors(pricing *p)
+{
+    weft_arena arena = {0};
+    weft_status status = WEFT_OK;
+    for (int i = 0; i < p->tensors.num_rows && status == WEFT_OK; i++)
+        status = add_tensor(p, &p->tensors.rows[i], &arena);
+    weft_arena_release(&arena);
+    return status;
+}
+
 static weft_status add_layer(pricing *p)
 {
     const weft_description *d = &p->layer->description;
     const weft_shape *shape = &p->outline->shape;
     memset(p->costs, 0, sizeof p->costs);
+    p->tensors.num_rows = 0;
     find_products(p);
     p->has_program[WEFT_INNER_ATTENTION] = true;
     p->has_program[WEFT_INNER_EXPERTS] =
@@ -597,6 +625,7 @@ static weft_status add_layer(pricing *p)
             WEFT_TRY(add_operation(p, op));
     }
     WEFT_TRY(add_partitions(p));
+    WEFT_TRY(add_tensors(p));
     return add_attention(p);
 }
 

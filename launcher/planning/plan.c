@@ -10,6 +10,7 @@
 #include "launcher/planning/other_memory.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step_price.h"
+#include "launcher/planning/tensor_choice.h"
 #include "layers/pass/recompute.h"
 
 static const weft_axis waiting_axes[] = {WEFT_AXIS_TP, WEFT_AXIS_CP, WEFT_AXIS_EP, WEFT_AXIS_ETP};
@@ -502,6 +503,7 @@ static weft_status make_step(weft_config *config, const weft_cluster *cluster, w
                                     .ranks_per_node = cluster->ranks_per_node};
     WEFT_TRY(weft_topology_check(&topology, &plan->mesh, config->parallel.allow_tp_across_nodes));
     WEFT_TRY(weft_context_choose(config, &topology, &plan->mesh, &plan->context));
+    WEFT_TRY(weft_tensor_choose(config, &topology, &plan->mesh));
     WEFT_TRY(weft_moe_find_nodes(config, &plan->mesh, &topology, &nodes));
     WEFT_TRY(weft_moe_selection_start(config, &plan->mesh, &nodes, &moe));
     if (config->moe_load > 0)

@@ -524,6 +524,9 @@ static void report_stage(weft_report *r, const weft_plan *plan, int s)
 static void report_choices(weft_report *r, const weft_plan *plan)
 {
     const weft_mesh *mesh = &plan->mesh;
+    if (mesh->attention_chunks > 1 || mesh->mlp_chunks > 1)
+        weft_report_numbers(r, "tp_comm_overlap_chunks",
+                            (const double[]){mesh->attention_chunks, mesh->mlp_chunks}, 2);
     if (mesh->cp > 1)
         weft_report_text(r, "cp_comm_type", NULL, weft_context_form_text(mesh->cp_comm_type));
     if (mesh->cp > 1 && mesh->cp_inner > 0)

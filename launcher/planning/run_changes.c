@@ -78,6 +78,17 @@ static void keep_context(const weft_config *run, weft_config *config)
     to->hierarchical_context_parallel_sizes = from->hierarchical_context_parallel_sizes;
 }
 
+static void keep_chunks(const weft_config *run, weft_config *config)
+{
+    const weft_parallel_options *from = &run->parallel;
+    weft_parallel_options *to = &config->parallel;
+    const weft_mesh mesh = {.tp = (int)to->tensor_model_parallel_size};
+    if (!weft_mesh_leaves_chunks(to, &mesh) || weft_mesh_leaves_chunks(from, &mesh))
+        return;
+    config->chunks_are_kept = true;
+    to->tp_comm_overlap_chunks = from->tp_comm_overlap_chunks;
+}
+
 /* What was chosen holds as long as what it was chosen by. */
 static void keep_tier(const weft_config *run, weft_config *config)
 {
@@ -104,6 +115,7 @@ static weft_status keep_choice(const weft_config *run, weft_config *config)
     if (others > 0 || run->train.micro_batch_size != config->train.micro_batch_size)
         return WEFT_OK;
     keep_context(run, config);
+    keep_chunks(run, config);
     keep_tier(run, config);
     config->asked = *to;
     config->moe_is_kept = to->moe_num_partitions == 0 || to->moe_memory_reuse == WEFT_NUM_REUSES ||

@@ -703,6 +703,8 @@ static weft_status make_sharing(const bounding *b, const sharing_key *key, shari
     weft_mesh mesh = b->mesh; /* that of the choice may have other stages and replicas */
     mesh.cp_comm_type = chosen->mesh.cp_comm_type;
     mesh.cp_inner = chosen->mesh.cp_inner;
+    mesh.attention_chunks = chosen->mesh.attention_chunks;
+    mesh.mlp_chunks = chosen->mesh.mlp_chunks;
     weft_config away = b->config; /* experts that may leave the device share out nothing */
     if (away.tier.experts == WEFT_TIER_AUTO)
         away.tier.experts = WEFT_TIER_HOST;

@@ -140,6 +140,10 @@ static void apply_mesh(const weft_search_space *s, const weft_candidate *c, weft
         p->cp_comm_type = WEFT_NUM_CONTEXT_FORMS; /* auto */
         p->hierarchical_context_parallel_sizes = (weft_int_list){.values = &none, .count = 1};
     }
+    if (!space_holds(s, WEFT_SEARCHED_OVERLAP)) {
+        p->tp_comm_overlap = c->tp > 1;
+        p->tp_comm_overlap_chunks = (weft_int_list){.values = &none, .count = 1}; /* by price */
+    }
 }
 
 static void apply_zero(const weft_search_space *s, int zero, weft_config *out)

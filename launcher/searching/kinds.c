@@ -8,6 +8,7 @@
 #include "launcher/planning/places.h"
 #include "launcher/planning/plan.h"
 #include "launcher/planning/step_price.h"
+#include "launcher/planning/tensor_choice.h"
 #include "layers/describe/describe.h"
 #include "layers/describe/rehearse.h"
 #include "layers/pass/offload.h"
@@ -228,6 +229,7 @@ static weft_status make_choice(weft_kind_tables *b, const weft_config *config, c
     out->mesh = *p2p;
     WEFT_TRY(weft_topology_check(&topology, p2p, config->parallel.allow_tp_across_nodes));
     WEFT_TRY(weft_context_choose(config, &topology, &out->mesh, &context));
+    WEFT_TRY(weft_tensor_choose(config, &topology, &out->mesh));
     WEFT_TRY(weft_moe_find_nodes(config, &out->mesh, &topology, &nodes));
     WEFT_TRY(weft_moe_selection_start(config, &out->mesh, &nodes, &moe));
     if (config->moe_load > 0)

@@ -55,6 +55,16 @@ static void moe_text(const weft_config *c, char *out, size_t capacity)
                  experts == WEFT_TIER_FILE ? "a file" : "host memory");
 }
 
+/* The chunks of tensor-parallel products, of a plan that was made to the end. */
+static void chunks_text(const weft_parallel_options *p, char *out, size_t capacity)
+{
+    const weft_int_list *chunks = &p->tp_comm_overlap_chunks;
+    const size_t used = strlen(out);
+    if (p->tp_comm_overlap && chunks->is_array)
+        snprintf(out + used, capacity - used, ", tp in %lld and %lld chunks",
+                 (long long)chunks->values[0], (long long)chunks->values[1]);
+}
+
 static const char *search_choices_text(const weft_candidate *candidate, const weft_config *c,
                                        char *out, size_t capacity)
 {
@@ -77,6 +87,7 @@ static const char *search_choices_text(const weft_candidate *candidate, const we
         add_modules("recompute", &recompute->modules, out, capacity);
     if (c->train.offload.on)
         add_modules("offload", &c->train.offload.modules, out, capacity);
+    chunks_text(&c->parallel, out, capacity);
     return out;
 }
 

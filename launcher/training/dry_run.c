@@ -9,6 +9,7 @@
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
+#include "launcher/planning/tensor_choice.h"
 #include "launcher/planning/tier_choice.h"
 #include "launcher/process/output.h"
 #include "launcher/report/report.h"
@@ -92,6 +93,7 @@ static weft_status check_memory(findings *f, weft_arena *arena)
     weft_tier_selection tier;
     weft_step step = {0};
     WEFT_TRY(weft_context_choose(c, NULL, &f->mesh, &context));
+    WEFT_TRY(weft_tensor_choose(c, NULL, &f->mesh));
     WEFT_TRY(weft_moe_find_nodes(c, &f->mesh, NULL, &nodes));
     WEFT_TRY(weft_moe_selection_start(c, &f->mesh, &nodes, &moe));
     weft_tier_room *rooms;

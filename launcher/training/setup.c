@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
+#include "launcher/planning/tensor_choice.h"
 #include "launcher/planning/tier_choice.h"
 #include "launcher/training/cards.h"
 #include "launcher/training/data_copies.h"
@@ -541,6 +542,9 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
         if (status == WEFT_OK)
             status = weft_config_locate(
                 source, weft_context_choose(&t->config, &topology, &found.mesh, &found.context));
+        if (status == WEFT_OK)
+            status =
+                weft_config_locate(source, weft_tensor_choose(&t->config, &topology, &found.mesh));
     }
     weft_arena_release(&arena);
     WEFT_TRY(weft_comm_agree(t->world, status));
@@ -548,6 +552,10 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
     *mesh = found.mesh;
     t->context = found.context;
     t->num_nodes = found.num_nodes;
+    if (weft_mesh_leaves_chunks(&t->config.parallel, mesh))
+        weft_log(WEFT_LOG_INFO,
+                 "chunks of tensor-parallel products: %d of attention's, %d of MLPs'",
+                 mesh->attention_chunks, mesh->mlp_chunks);
     if (t->context.reason[0])
         weft_log(WEFT_LOG_INFO, "attention over %d context-parallel ranks: %s", mesh->cp,
                  t->context.reason);

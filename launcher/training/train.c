@@ -190,6 +190,8 @@ static weft_status write_config(const weft_training *args, const weft_config *co
         copy.parallel.hierarchical_context_parallel_sizes =
             (weft_int_list){.values = none, .count = 1};
     }
+    if (config->chunks_are_kept)
+        copy.parallel.tp_comm_overlap_chunks = (weft_int_list){.values = none, .count = 1};
     copy.tier = weft_tier_with_choice(&config->tier_asked, &config->tier);
     WEFT_TRY(weft_config_text(&copy, arena, &text));
     WEFT_TRY(weft_new_file_open(path, &file));

@@ -14,6 +14,7 @@
 #include "layers/outline/outline.h"
 #include "layers/pass/parts.h"
 #include "layers/pass/pass.h"
+#include "layers/tensor/tensor.h"
 
 /* Lists what a stack of stashes gives. */
 typedef struct keeper {
@@ -184,6 +185,7 @@ static weft_status init(weft_rehearsal *r, const weft_model_options *options,
     WEFT_TRY(weft_parameters_create(&r->groups, r->device, shape->dtype, &model->parameters));
     WEFT_TRY(weft_model_create_moe(model));
     WEFT_TRY(weft_model_create_context(model));
+    WEFT_TRY(weft_model_create_tensor(model));
     WEFT_TRY(create_metrics(r));
     WEFT_TRY(create_stacks(r));
     model->shape = *shape; /* as it was asked for: partitions too where no tokens travel */
@@ -228,6 +230,7 @@ static void destroy(weft_rehearsal *r)
     weft_parameters_destroy(model->parameters);
     weft_moe_runtime_destroy(model->moe);
     weft_context_runtime_destroy(model->context);
+    weft_tensor_runtime_destroy(model->tensor);
     for (int axis = 0; axis < WEFT_NUM_AXES; axis++)
         weft_comm_destroy(r->groups.by_axis[axis]);
     weft_lane_destroy(r->lane);

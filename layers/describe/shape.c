@@ -38,6 +38,8 @@ weft_shape weft_model_shape(const weft_model_options *o, const weft_mesh *mesh,
                         .etp = mesh->etp,
                         .pp = mesh->pp,
                         .sequence_parallel = mesh->sequence_parallel,
+                        .attention_chunks = mesh->attention_chunks,
+                        .mlp_chunks = mesh->mlp_chunks,
                         .binding = mesh->binding == WEFT_BINDING_TP ? 0 : 1,
                         .dtype = dtype,
                         .training = training};

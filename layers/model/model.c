@@ -10,6 +10,7 @@
 #include "layers/outline/footprint.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/pass.h"
+#include "layers/tensor/tensor.h"
 #include "parallel/parameters/parameters.h"
 
 static size_t metrics_bytes(const weft_model_sums *sums)
@@ -193,6 +194,7 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
     model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);
     WEFT_TRY(weft_model_create_moe(model));
     WEFT_TRY(weft_model_create_context(model));
+    WEFT_TRY(weft_model_create_tensor(model));
     WEFT_TRY(weft_model_build(model, build));
     model->layout = outline->layout;
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
@@ -304,6 +306,7 @@ void weft_model_destroy(weft_model *model)
     weft_parameters_destroy(model->parameters);
     weft_moe_runtime_destroy(model->moe);
     weft_context_runtime_destroy(model->context);
+    weft_tensor_runtime_destroy(model->tensor);
     free(model);
 }
 
@@ -359,6 +362,9 @@ weft_status weft_model_reserve(weft_model *model, weft_lane *compute)
     size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
     WEFT_TRY(weft_comm_reserve(groups->by_axis[WEFT_AXIS_TP], compute,
                                2 * weft_shape_local_tokens(shape) * row_bytes));
+    if (model->tensor)
+        WEFT_TRY(weft_tensor_runtime_reserve(model->tensor, compute,
+                                             2 * weft_shape_local_tokens(shape) * row_bytes));
     if (model->memory.rings.gather)
         WEFT_TRY(weft_parameters_reserve(model->parameters, model->memory.rings.gather));
     if (model->context) {

@@ -1,6 +1,8 @@
-/* What a model's MoE layers share, and what its attention layers share with cp above 1. */
+/* What a model's MoE layers share, what its attention layers share with cp above 1, and what
+ * tensor-parallel products in chunks share. */
 #include "layers/context/context.h"
 #include "layers/pass/pass.h"
+#include "layers/tensor/tensor.h"
 
 /* Sets the pipeline of later forwards, and of the shape for descriptions. */
 static weft_status use_pipeline(weft_model *model, const weft_moe_pipeline *pipeline)
@@ -50,6 +52,15 @@ weft_status weft_model_create_context(weft_model *model)
     const weft_context_plan plan = weft_context_plan_of(&model->shape);
     return weft_context_runtime_create(
         model->setup.device, model->setup.groups->by_axis[WEFT_AXIS_CP], &plan, &model->context);
+}
+
+weft_status weft_model_create_tensor(weft_model *model)
+{
+    const weft_shape *shape = &model->shape;
+    if (shape->tp == 1 || (shape->attention_chunks <= 1 && shape->mlp_chunks <= 1))
+        return WEFT_OK;
+    return weft_tensor_runtime_create(model->setup.device,
+                                      model->setup.groups->by_axis[WEFT_AXIS_TP], &model->tensor);
 }
 
 bool weft_model_moe_exchanges(const weft_model *model)

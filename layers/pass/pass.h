@@ -214,6 +214,7 @@ struct weft_model {
     weft_model_run run;
     weft_moe_runtime *moe;                /* NULL without experts */
     struct weft_context_runtime *context; /* NULL where cp is 1 */
+    struct weft_tensor_runtime *tensor;   /* NULL: no product is cut in chunks */
     weft_tier_run *tier;                  /* NULL: experts are on the device */
     weft_layer_cost coarse; /* while one is rehearsed: sums of layers inside that list nothing */
     weft_arena arena;
@@ -224,11 +225,13 @@ weft_status weft_rings_create(weft_device *device, weft_parameters *parameters,
 void weft_rings_release(weft_rings *rings);
 /* Makes and checks the programs of this rank's passes (layers/pass/run.c). */
 weft_status weft_model_make_programs(weft_model *model, const weft_outline *outline) WEFT_CHECKED;
-/* layers/model/runtimes.c: create what MoE layers share, and what attention layers share with cp
- * above 1. A model in C may have MoE layers that the options do not list, but none without experts.
+/* layers/model/runtimes.c: create what MoE layers share, what attention layers share with cp above
+ * 1, and what tensor-parallel products in chunks share. A model in C may have MoE layers that the
+ * options do not list, but none without experts.
  */
 weft_status weft_model_create_moe(weft_model *model) WEFT_CHECKED;
 weft_status weft_model_create_context(weft_model *model) WEFT_CHECKED;
+weft_status weft_model_create_tensor(weft_model *model) WEFT_CHECKED;
 /* Sets the lanes of the pass's bodies, and their tracks. */
 void weft_pass_prepare(const weft_pass *pass, weft_executor *executor);
 /* Whether graphs can hold all that this stage's layers enqueue. Pure. */

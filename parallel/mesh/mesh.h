@@ -57,9 +57,14 @@ typedef struct weft_parallel_options { /* of section "parallel" */
     int cp_comm_type;  /* weft_context_form (schedule/context.h), then "auto" */
     weft_int_list hierarchical_context_parallel_sizes; /* of a2a+p2p: inside a node, between */
     bool allow_tp_across_nodes;
+    bool tp_comm_overlap;
+    weft_int_list tp_comm_overlap_chunks; /* of all, or attention's and MLPs'; 0: chosen */
 } weft_parallel_options;
 extern const weft_key weft_parallel_rows[];
 extern const size_t weft_num_parallel_rows;
+
+/* Of products beside which rows travel, where no price says better. */
+enum { WEFT_TP_CHUNKS = 4 };
 
 const char *weft_axis_text(weft_axis axis);
 weft_sharding weft_parallel_sharding(const weft_parallel_options *options);
@@ -70,6 +75,9 @@ typedef struct weft_mesh {
     bool sequence_parallel;
     bool stages_in_v;           /* the options'; pp 1: false */
     int cp_comm_type, cp_inner; /* weft_context_plan's; where options leave it open: p2p */
+    /* Chunks of tensor-parallel products (weft_shape); where options leave them open:
+     * WEFT_TP_CHUNKS. */
+    int attention_chunks, mlp_chunks;
     char order[24];
 } weft_mesh;
 
@@ -96,6 +104,8 @@ typedef struct weft_mesh_request {
     weft_status (*check)(const void *context, const weft_mesh *mesh);
     const void *context;
 } weft_mesh_request;
+/* Whether the chunks of tensor-parallel products are left open. */
+bool weft_mesh_leaves_chunks(const weft_parallel_options *options, const weft_mesh *mesh);
 /* weft_mesh_build and the check. A refusal of tp, pp, ep or etp ends in the values that fit the
  * ranks, the rules and the check with all else as it is: "; tp 1, 2 or 4 would". */
 weft_status weft_mesh_build_for(const weft_mesh_request *request, weft_mesh *out) WEFT_CHECKED;

@@ -5,9 +5,10 @@
 
 #include "core/key_rows.h"
 
-enum { MAX_SIZE = 1 << 20 };
+enum { MAX_SIZE = 1 << 20, MAX_CHUNKS = 16 };
 
 #define NO_CONTEXT "parallel.context_parallel_size is 1"
+#define NO_TENSOR "parallel.tensor_model_parallel_size is 1"
 /* And what is recomputed or offloaded follows from no virtual stages. */
 #define ONE_STAGE                                                                                  \
     "parallel.pipeline_model_parallel_size is 1 (parallel.pipeline_model_parallel_size is 1 and "  \
@@ -76,6 +77,13 @@ const weft_key weft_parallel_rows[] = {
         "given",
         .idle = NO_CONTEXT "; parallel.cp_comm_type is not a2a+p2p", SEARCHED(CONTEXT)),
     FLAG(STEP, allow_tp_across_nodes, "false", "let tensor-parallel groups span nodes (slow)"),
+    FLAG(STEP, tp_comm_overlap, "false",
+         "cut products in chunks, beside which rows travel between tensor-parallel ranks",
+         .idle = NO_TENSOR, SEARCHED(OVERLAP)),
+    ROW(CHOICE, "tp_comm_overlap_chunks", tp_comm_overlap_chunks, INT_LIST, "0", 0, MAX_CHUNKS,
+        "chunks",
+        "of each such product, or [attention's, MLPs']; 0: by price, or 4 without parallel.cluster",
+        .idle = NO_TENSOR "; parallel.tp_comm_overlap is false", SEARCHED(OVERLAP)),
 };
 const size_t weft_num_parallel_rows = sizeof(weft_parallel_rows) / sizeof(weft_parallel_rows[0]);
 

@@ -221,6 +221,30 @@ static weft_status check_grids(const weft_mesh *mesh)
     return WEFT_OK;
 }
 
+bool weft_mesh_leaves_chunks(const weft_parallel_options *o, const weft_mesh *mesh)
+{
+    const weft_int_list *chunks = &o->tp_comm_overlap_chunks;
+    return o->tp_comm_overlap && mesh->tp > 1 && (chunks->count == 0 || chunks->values[0] == 0);
+}
+
+/* Chunks of tensor-parallel products. */
+static weft_status check_chunks(const weft_parallel_options *o, weft_mesh *mesh)
+{
+    const weft_int_list *chunks = &o->tp_comm_overlap_chunks;
+    mesh->attention_chunks = mesh->mlp_chunks = 1;
+    if (!o->tp_comm_overlap || mesh->tp == 1)
+        return WEFT_OK;
+    if (chunks->is_array &&
+        (chunks->count != 2 || chunks->values[0] == 0 || chunks->values[1] == 0))
+        return WEFT_KEY_ERROR("parallel.tp_comm_overlap_chunks",
+                              " has %zu numbers: one, or two from 1 on, attention's and MLPs'",
+                              chunks->count);
+    const bool is_open = weft_mesh_leaves_chunks(o, mesh);
+    mesh->attention_chunks = is_open ? WEFT_TP_CHUNKS : (int)chunks->values[0];
+    mesh->mlp_chunks = is_open ? WEFT_TP_CHUNKS : (int)chunks->values[chunks->count - 1];
+    return WEFT_OK;
+}
+
 weft_status weft_mesh_build_plain(const weft_parallel_options *options, int world,
                                   int64_t num_experts, weft_mesh *out)
 {
@@ -233,6 +257,7 @@ weft_status weft_mesh_build_plain(const weft_parallel_options *options, int worl
     memcpy(mesh.order, order, strlen(order) + 1);
     WEFT_TRY(check_dense(options, world, &mesh));
     mesh.stages_in_v = options->stages_in_v && mesh.pp > 1;
+    WEFT_TRY(check_chunks(options, &mesh));
 
     if (!num_experts) { /* no expert grid: one group of every stage's ranks stands in for it */
         if (options->expert_model_parallel_size > 1)

@@ -170,6 +170,25 @@ static void check_experts(const char *config, const char *mesh, const char *run,
     EXPECT(pinned >= least_pinned, "%s: %g bytes are pinned", config, pinned);
 }
 
+/* What travels beside products in chunks is tensor-parallel, where no product hides it. */
+static void check_chunks(void)
+{
+    CHILD_GOOD("train", "tiny.json", "--out", "chunks", "--mesh", "tp=2,sp=1", "--set",
+               "parallel.tp_comm_overlap=true");
+    cJSON *json = child_json((const char *[]){
+        "plan", "tiny.json", "--cluster", "cluster.json", "--json", "--against", "chunks", "--mesh",
+        "tp=2,sp=1", "--set", "parallel.tp_comm_overlap=true", NULL});
+    const cJSON *times = against_of(json, "time_s"), *row;
+    const double tensor = number_of(row_of(times, "tensor"), "measured");
+    cJSON_ArrayForEach(row, times)
+    {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(row, "name"));
+        EXPECT(strcmp(name, "expert") != 0 || number_of(row, "measured") == 0, "rows of experts");
+    }
+    EXPECT(tensor > 0, "no rank waited for another");
+    cJSON_Delete(json);
+}
+
 /* A traced step that waited a second longer for what the host steps beside the next one: in
  * timeline and metrics of the run. */
 static void lengthen_steps(const char *run)
@@ -501,6 +520,7 @@ static void check_against(void)
     EXPECT(used && child_write("run/memory.json", used), "memory");
     check_damaged();
     check_times_of_plan();
+    check_chunks();
     check_left_open();
     check_tail();
     check_experts("routed.json", "dp=2,ep=2,binding=dp", "routed", 0);

@@ -1,6 +1,6 @@
-/* parallel.cp_comm_type "auto": all ranks run the form that the cluster's price says, the
- * checkpoint holds it, and a run that goes on keeps it, whatever the cluster then says. Runs with 4
- * ranks. */
+/* parallel.cp_comm_type "auto" and parallel.tp_comm_overlap: all ranks run the form and the chunks
+ * that the cluster's price says, the checkpoint holds them, and a run that goes on keeps them,
+ * whatever the cluster then says. Runs with 4 ranks. */
 #include <math.h>
 #include <stdio.h>
 
@@ -39,7 +39,8 @@ static void start(weft_trainer *t, weft_comm *world, weft_arena *arena, const ch
              "\"seq_length\": 32, \"vocab_size\": 61}, "
              "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, "
              "\"train_iters\": 100, \"lr\": 1e-3, \"seed\": 5}, "
-             "\"parallel\": {\"cp_comm_type\": \"auto\", \"cluster\": \"%s\"}, "
+             "\"parallel\": {\"cp_comm_type\": \"auto\", \"tp_comm_overlap\": true, "
+             "\"cluster\": \"%s\"}, "
              "\"data\": {\"mock_data\": true}, "
              "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, "
              "\"log\": {\"trace_step\": 0, \"level\": \"warn\"}}",
@@ -125,6 +126,48 @@ static void check_kept(weft_comm *world, const char *path, const char *folder)
     weft_arena_release(&arena);
 }
 
+static void expect_chunks(const weft_trainer *t, bool cut)
+{
+    const weft_mesh *mesh = &t->groups.mesh;
+    EXPECT((mesh->mlp_chunks > 1) == cut && (cut || mesh->attention_chunks == 1),
+           "%d and %d chunks", mesh->attention_chunks, mesh->mlp_chunks);
+}
+
+/* Where messages begin late, products stay whole; where bytes take long, they are cut, but for
+ * attention's where copies into tokens' order take as long. A run that goes on has them cut alike.
+ */
+static void check_chunks(weft_comm *world, const char *path, const char *folder)
+{
+    const char *mesh = "tp=4,sp=1";
+    char from[128];
+    weft_trainer t = {0};
+    weft_arena arena = {0};
+    weft_step_result wanted, got;
+    write_cluster(world, path, 1e9, 1e6, 1e6, 1000);
+    start(&t, world, &arena, path, mesh, NULL);
+    expect_chunks(&t, false);
+    weft_trainer_release(&t);
+    write_cluster(world, path, 1e4, 1e2, 1e2, 0);
+    start(&t, world, &arena, path, mesh, NULL);
+    expect_chunks(&t, true);
+    const weft_mesh chosen = t.groups.mesh;
+    EXPECT_OK(weft_trainer_step(&t, &wanted));
+    EXPECT_OK(weft_trainer_save(&t, folder));
+    EXPECT_OK(weft_trainer_step(&t, &wanted));
+    weft_trainer_release(&t);
+    write_cluster(world, path, 1e9, 1e6, 1e6, 1000);
+    snprintf(from, sizeof from, "%s/step-1", folder);
+    start(&t, world, &arena, path, mesh, from);
+    EXPECT(t.groups.mesh.attention_chunks == chosen.attention_chunks &&
+               t.groups.mesh.mlp_chunks == chosen.mlp_chunks,
+           "%d and %d chunks", t.groups.mesh.attention_chunks, t.groups.mesh.mlp_chunks);
+    EXPECT_OK(weft_trainer_step(&t, &got));
+    EXPECT(got.loss == wanted.loss && got.grad_norm == wanted.grad_norm, "%.17g, not %.17g",
+           got.loss, wanted.loss);
+    weft_trainer_release(&t);
+    weft_arena_release(&arena);
+}
+
 int main(void)
 {
     char path[96];
@@ -134,5 +177,6 @@ int main(void)
     snprintf(path, sizeof path, "%s/cluster.json", world_folder);
     check_forms(world, path);
     check_kept(world, path, world_folder);
+    check_chunks(world, path, world_folder);
     return world_finish(world);
 }

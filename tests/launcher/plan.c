@@ -140,6 +140,30 @@ static double step_of(const char *config, const char *mesh, const char *set)
     return step;
 }
 
+/* Of tensor-parallel products in chunks less of what travels is seen. */
+static void check_overlap(void)
+{
+    static const char *const meshes[] = {"tp=8", "tp=8,sp=1"};
+    for (int i = 0; i < 2; i++) {
+        cJSON *whole, *cut;
+        (void)plan("dense.json", "cluster.json", meshes[i], NULL, &whole);
+        (void)plan("dense.json", "cluster.json", meshes[i], "parallel.tp_comm_overlap=true", &cut);
+        const cJSON *chunks = cJSON_GetObjectItem(cut, "tp_comm_overlap_chunks");
+        EXPECT(whole && cut && !cJSON_GetObjectItem(whole, "tp_comm_overlap_chunks"), "%s",
+               meshes[i]);
+        EXPECT(cJSON_GetArraySize(chunks) == 2 && cJSON_GetArrayItem(chunks, 1)->valuedouble > 1,
+               "%s: chunks", meshes[i]);
+        EXPECT(time_of(cut, "tensor") < 0.8 * time_of(whole, "tensor") &&
+                   number_of(cut, "step_time_s") < number_of(whole, "step_time_s"),
+               "%s: %g s for %g, %g of a step for %g", meshes[i], time_of(cut, "tensor"),
+               time_of(whole, "tensor"), number_of(cut, "step_time_s"),
+               number_of(whole, "step_time_s"));
+        check_sums(cut, meshes[i]);
+        cJSON_Delete(whole);
+        cJSON_Delete(cut);
+    }
+}
+
 static void check_directions(void)
 {
     EXPECT(step_of("dense.json", "pp=8", "train.global_batch_size=512") >
@@ -814,6 +838,7 @@ int main(void)
     check_no_effect();
     check_context();
     check_other_device();
+    check_overlap();
     check_directions();
     check_loads();
     check_long();

@@ -26,7 +26,8 @@ static const slip slips[] = {
     {WORDS("train", "c.json", "--out", "none", "--allow-change", "data"), 2,
      "weft train: --allow-change data: changes a run that is resumed; add --resume\n", NULL},
     {WORDS("train", "c.json", "--out", "a", "--set", "cluster=none.json"), 0,
-     " warn model.num_experts is 0 and parallel.context_parallel_size 1: no effect of "
+     " warn model.num_experts is 0 and parallel.context_parallel_size 1 and "
+     "parallel.tp_comm_overlap false: no effect of "
      "parallel.cluster\n",
      NULL},
     {WORDS("train", "c.json", "--out", "b", "--mesh", "vp=2"), 0,

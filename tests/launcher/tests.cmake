@@ -50,6 +50,8 @@ weft_add_test(NAME tier_draws TIER nightly SOURCES launcher/tier_draws.c launche
   launcher/weights.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME sharding TIER release SOURCES launcher/sharding.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
+weft_add_test(NAME tp_overlap TIER slow SOURCES launcher/tp_overlap.c launcher/meshes.c launcher/planned.c RANKS 4
+  LABELS launcher mesh)
 weft_add_test(NAME packed TIER release SOURCES launcher/packed.c launcher/meshes.c launcher/planned.c RANKS 4
   LABELS launcher mesh)
 weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4

@@ -465,6 +465,21 @@ static void check_halves(const cost_case *cases, size_t num, weft_comm *part, co
     harness_deferred = 0;
 }
 
+/* Tensor-parallel products in chunks. */
+static void check_in_chunks(weft_comm *world, const char *mesh)
+{
+    weft_comm *part = world_part(world, 2);
+    harness_parallel = "{\"parallel\": {\"tp_comm_overlap\": true, \"tp_comm_overlap_chunks\": 2}}";
+    for (size_t i = 0; i < sizeof dense_cases / sizeof *dense_cases && part; i++)
+        check_named(&dense_cases[i], part, mesh, "in chunks", i % 2 ? WEFT_BF16 : WEFT_F32);
+    if (part) {
+        check_halves(dense_cases, sizeof dense_cases / sizeof *dense_cases, part, mesh);
+        check_recomputed(dense_cases, sizeof dense_cases / sizeof *dense_cases, part, mesh);
+    }
+    harness_parallel = NULL;
+    weft_comm_destroy(part);
+}
+
 static void check_on(const cost_case *cases, size_t num, weft_comm *world, int ranks,
                      const char *mesh)
 {
@@ -509,6 +524,8 @@ int main(void)
         check_on(dense_cases, NUM_DENSE, world, dense[m].ranks, dense[m].mesh);
     for (size_t m = 0; m < sizeof moe / sizeof *moe; m++)
         check_on(moe_cases, NUM_MOE, world, moe[m].ranks, moe[m].mesh);
+    check_in_chunks(world, "tp=2");
+    check_in_chunks(world, "tp=2,sp=1");
     check_stage(&dense_cases[NUM_DENSE - 2], world, "tp=2,pp=2");
     check_stage(&dense_cases[NUM_DENSE - 1], world, "dp=2,pp=2");
     return world_finish(world);

@@ -38,6 +38,7 @@
     "\"seq_length\": 8, \"vocab_size\": 256, \"num_layers\": 12, "                                 \
     "\"untie_embeddings_and_output_weights\": true"
 
+#define IN_CHUNKS(n) "\"tp_comm_overlap\": true, \"tp_comm_overlap_chunks\": " #n
 #define PAIRS "\"overlap_moe_expert_parallel_comm\": true"
 #define BY_EXPERTS "\"moe_num_partitions\": 2, \"moe_partition_by\": \"experts\""
 /* Behind section "parallel". */
@@ -112,6 +113,11 @@ static const struct {
     {GPT2 MOE DENSE_FIRST, "pp=2,vp=2,dp=2,binding=dp,ep=2", SCHEDULE("zb_h1"), AGAIN("block", 1)},
     {GPT2 MOE DENSE_FIRST, "pp=2,vp=2,dp=2,binding=dp,ep=2", SCHEDULE("auto"), OUT("\"moe\"")},
     {LLAMA MOE, "pp=4,vp=1", SCHEDULE("zb_h1"), MODULES("\"mlp\"")},
+    {GPT2, "tp=2,dp=2", IN_CHUNKS(2), NULL},
+    {LLAMA, "tp=2,pp=2,sp=1", IN_CHUNKS(4), MODULES("\"mlp\"")},
+    {GPT2, "tp=2,pp=2,sp=1,schedule=zb_h1", IN_CHUNKS(2), NULL},
+    {GPT2 MOE DENSE_FIRST, "tp=2,dp=2,sp=1,binding=dp,ep=4", IN_CHUNKS(2), OUT("\"block\"")},
+    {GPT2 MOE DENSE_FIRST, "tp=2,dp=2,sp=1,binding=dp,ep=4", IN_CHUNKS(2) ", " PAIRS, NULL},
 };
 
 /* What was reserved is filled to the brim, and nothing came on top. */

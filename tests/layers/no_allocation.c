@@ -24,6 +24,8 @@ static const struct {
     {"dense", SHAPE DROPOUT, 1, 0, "dp=1", NULL},
     {"dense", SHAPE DROPOUT, 2, 0, "pp=2", NULL},
     {"dense", SHAPE, 2, 0, "tp=2,sp=1", NULL},
+    {"dense", SHAPE, 2, WARM_UP, "tp=2,sp=1",
+     "\"tp_comm_overlap\": true, \"tp_comm_overlap_chunks\": 2"},
     {"dense", SHAPE, 2, 0, "dp=2,zero=1", NULL},
     {"dense", SHAPE, 2, 0, "dp=2,zero=3", NULL},
     {"muon", SHAPE, 2, 0, "dp=2,zero=1", NULL},

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "layers/context/context.h"
+#include "layers/tensor/tensor.h"
 #include "layers/tier/internal.h"
 #include "tests/expect.h"
 #include "tests/layers/note_model.h"
@@ -148,7 +149,8 @@ static void drop(const note_case *c, const note_model *m, size_t at)
     sum.drops++;
     sum.named += is_named;
     sum.redundant += !is_named;
-    if (is_of_body && (is_inside(model, note->lane) || is_inside(model, other))) {
+    if ((is_of_body && (is_inside(model, note->lane) || is_inside(model, other))) ||
+        (other && model->tensor && is_of(weft_tensor_executor(model->tensor), note->event))) {
         sum.of_layers++;
         EXPECT(is_named || !does_something(notes, count, at + 1, note->lane),
                "%s on %s: nobody misses wait %zu on lane %s", c->name, c->mesh, at,
@@ -355,6 +357,43 @@ static void run_attention(void)
                 }
 }
 
+/* --- tensor-parallel products in chunks ---------------------------------------------------------
+ */
+
+static void run_tensor(void)
+{
+    static const struct {
+        const char *mesh, *modules;
+        int world;
+    } of[] = {{"tp=2", NULL, 2},
+              {"tp=2,sp=1", NULL, 2},
+              {"tp=4,sp=1", "mlp", 4},
+              {"tp=2,sp=1,cp=2", "core_attn", 4},
+              {"tp=2,sp=1,dp=2,zero=3", NULL, 4}};
+    char parallel[96];
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        for (int chunks = 2; chunks <= 4; chunks *= 2)
+            for (int gelu = 0; gelu < 2; gelu++)
+                for (int again = 0; again < 2; again++) {
+                    snprintf(parallel, sizeof parallel,
+                             "\"tp_comm_overlap\": true, \"tp_comm_overlap_chunks\": %d", chunks);
+                    note_case c = {.name = parallel,
+                                   .model = gelu ? SIZES "\"num_query_groups\": 4" : DENSE,
+                                   .mesh = of[i].mesh,
+                                   .parallel = parallel,
+                                   .world = of[i].world,
+                                   .rank = chunks % of[i].world,
+                                   .dtype = gelu ? WEFT_F32 : WEFT_BF16};
+                    if (again && of[i].modules) {
+                        c.recompute.granularity = WEFT_RECOMPUTE_SELECTIVE;
+                        c.modules = of[i].modules;
+                    }
+                    run(&c);
+                    c.halves = true;
+                    run(&c);
+                }
+}
+
 /* --- a chunk's passes ------------------------------------------------------------------------- */
 
 static void run_passes(void)
@@ -427,6 +466,7 @@ int main(void)
     run_pairs_of_parts();
     run_forms();
     run_attention();
+    run_tensor();
     run_passes();
     run_tier();
     printf("%zu cases of %zu notes, %zu operations: all ordered\n", sum.cases, sum.notes,

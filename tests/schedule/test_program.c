@@ -151,7 +151,7 @@ CASE(builder_refuses)
     FAILS(weft_program_append(builder, &good, &above, 1, NULL), WEFT_CONFIG, "(point 131072)");
     weft_task bad = good;
     bad.kind = WEFT_NUM_TASK_KINDS;
-    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 26");
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 27");
     bad = good;
     bad.lane = WEFT_NUM_LANES;
     FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 14");

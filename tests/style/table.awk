@@ -40,7 +40,7 @@ BEGIN {
     doors["launcher/process"] = "launch output stop"
     doors["launcher/planning"] = "config context_choice data_sources families figures levels moe_choice" \
         " moe_layer_price pass_price places plan plan_print ramp run_changes sharding_price software" \
-        " step step_price tier_choice tier_price"
+        " step step_price tensor_choice tier_choice tier_price"
     doors["launcher/searching"] = "expand search what_if"
     doors["launcher/training"] = "ledger metrics run_folder setup start train trainer"
     doors["launcher/models"] = "models safetensors"
@@ -48,6 +48,7 @@ BEGIN {
     doors["layers/describe"] = "describe plain rehearse"
     doors["layers/moe"] = "moe options"
     doors["layers/outline"] = "outline footprint"
+    doors["layers/tensor"] = "ordered tensor"
     doors["layers/pass"] = "pass note offload parts recompute"
     doors["layers/tier"] = "tier run"
     doors["schedule/exchange"] = "exchange paper"
