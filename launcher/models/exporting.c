@@ -276,6 +276,17 @@ static void close_writer(exporting *x)
     free(x->halves);
 }
 
+/* What the files cannot say. */
+static void warn_of_dropping(const exporting *x)
+{
+    const weft_model_options *o = &x->config.model;
+    if (o->num_experts > 0 && o->moe_expert_capacity_factor > 0)
+        weft_log(WEFT_LOG_WARN,
+                 "%s: model.moe_expert_capacity_factor %g drops tokens in training and evaluation, "
+                 "and transformers drops none: its losses differ",
+                 x->folder, o->moe_expert_capacity_factor);
+}
+
 static weft_status open_all(exporting *x)
 {
     weft_config_source source = {.no_data = true, .application = x->asked->application};
@@ -285,6 +296,7 @@ static weft_status open_all(exporting *x)
     if (!source.text)
         return WEFT_ERROR(WEFT_FILE, "%s: holds no config", x->folder);
     WEFT_TRY(weft_config_load(&source, x->arena, &x->config));
+    warn_of_dropping(x);
     WEFT_TRY(find_source(x));
     WEFT_TRY(x->source ? read_source(x)
                        : weft_family_find(&x->config, x->folder, x->arena, &x->family));

@@ -139,6 +139,20 @@ static void sizes_are_written_as_transformers_does(void)
                   "prepare", "text.txt", "--out", "none", "--tokenizer", "run/");
 }
 
+/* transformers drops no tokens. */
+static void dropped_tokens_are_warned_of(void)
+{
+    char mixtral[700];
+    snprintf(mixtral, sizeof mixtral, "%s/../mixtral", source);
+    CHILD_GOOD("import", mixtral, "--out", "experts");
+    child_says(WORDS("export", "experts", "--check"), 0, NULL, WORDS("!warn"));
+    CHILD_GOOD("train", "experts/config.json", "--out", "drops", TRAIN, "--set",
+               "moe_expert_capacity_factor=1.25");
+    child_says(WORDS("export", "drops", "--check"), 0, NULL,
+               WORDS(" warn drops/checkpoints/step-1: model.moe_expert_capacity_factor 1.25 drops "
+                     "tokens in training and evaluation, and transformers drops none"));
+}
+
 int main(void)
 {
     char folder[32];
@@ -152,5 +166,6 @@ int main(void)
     a_tokenizer_is_read_on_import();
     only_what_was_made_here_is_removed();
     sizes_are_written_as_transformers_does();
+    dropped_tokens_are_warned_of();
     return child_finish(folder);
 }
