@@ -130,8 +130,15 @@ static void sizes_are_written_as_transformers_does(void)
     CHILD_GOOD("export", "mine", "--out", "large", "--dtype", "fp32", "--max-shard-size", "5GB");
     expect_shell("test $(ls small/*.safetensors | wc -l) -gt 1");
     expect_shell("test $(ls large/*.safetensors | wc -l) = 1");
-    CHILD_REFUSED(2, "expected a size in bytes", "export", "mine", "--out", "odd",
-                  "--max-shard-size", "5GBs");
+    CHILD_GOOD("export", "mine", "--out", "kept", "--dtype", "as-is"); /* its files, too */
+    CHILD_GOOD("export", "mine", "--out", "whole", "--max-shard-size", "1GB");
+    expect_form("kept", "\"BF16\"", 5);
+    expect_form("whole", "\"BF16\"", 1);
+    expect_same("whole/config.json", "kept/config.json");
+    CHILD_REFUSED(2, "expected a size in bytes of 1 to 1PB; suffixes: ", "export", "mine", "--out",
+                  "odd", "--max-shard-size", "5GBs");
+    CHILD_REFUSED(2, "expected a size in bytes of 1 to 1PB\n", "export", "mine", "--out", "odd",
+                  "--max-shard-size", "0");
     CHILD_REFUSED(2, "mine: a folder, where a tokenizer.json belongs: mine/tokenizer.json",
                   "prepare", "text.txt", "--out", "none", "--tokenizer", "mine");
     expect_shell("mkdir -p run/source && touch run/source/tokenizer.json");
