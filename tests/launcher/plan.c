@@ -630,6 +630,18 @@ static void check_unmeasured(void)
                   "tiny.json", "--cluster", "measured.json");
     CHILD_REFUSED(2, "; weft calibrate measures it (alone: --only gemm_fp32)", "plan", "tiny.json",
                   "--cluster", "measured.json");
+    EXPECT(
+        child_write("alone.json",
+                    "{\"num_nodes\": 1, \"ranks_per_node\": 2, \"device\": {\"peak\": {\"fp32\": "
+                    "1e12}, \"memory_bandwidth\": 1e11, \"memory_bytes\": 1e10}, \"inside\": "
+                    "{\"bandwidth\": 1e10, \"latency_us\": 1}, \"costs\": {\"memory\": "
+                    "{\"peak\": 1e10, \"points\": [[1000, 1], [1000000, 100]]}}}"),
+        "alone.json");
+    child_says(
+        WORDS("plan", "tiny.json", "--cluster", "alone.json", "--mesh", "dp=2", "--what-if"), 0,
+        WORDS("free network", "balanced experts", "\n  more nodes: cluster \"\": neither costs.",
+              "; weft calibrate measures it on two nodes or more (alone: --only "),
+        NULL);
 }
 
 /* A GPU without bf16 trains in fp16, whatever device the config is for. */
