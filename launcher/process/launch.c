@@ -514,7 +514,7 @@ static void look_for_ranks(job *j)
 }
 
 /* A rank that is stopped neither steps nor saves: who asks again need not wait for it. */
-static void look_for_stopped(job *j)
+static void look_for_stopped(job *j, int exit_code)
 {
     weft_siblings ranks;
     weft_siblings_look((int)j->pid, &ranks);
@@ -522,7 +522,7 @@ static void look_for_stopped(job *j)
         return;
     fprintf(stderr, "weft %s: asked to stop again, and rank %d is stopped (SIGSTOP): killed\n",
             j->words.verb, ranks.stopped[0]);
-    end_job(j, WEFT_STOP_KILLED);
+    end_job(j, exit_code);
 }
 
 /* Ends a job that was asked to stop, or has lost a rank, and takes too long. Returns the
@@ -530,10 +530,11 @@ static void look_for_stopped(job *j)
 static int heed_time(job *j)
 {
     int stop_ms = -1, loss_ms = -1;
-    if (!j->exit_code && weft_stop_num_interrupts() > 1)
-        end_job(j, WEFT_STOP_INTERRUPTED);
+    const bool is_interrupted = weft_stop_num_interrupts() > 1;
     if (!j->exit_code && weft_stop_num_signals() > 1)
-        look_for_stopped(j);
+        look_for_stopped(j, is_interrupted ? WEFT_STOP_INTERRUPTED : WEFT_STOP_KILLED);
+    if (!j->exit_code && is_interrupted)
+        end_job(j, WEFT_STOP_INTERRUPTED);
     if (!j->exit_code && weft_stop_asked() && weft_stop_timeout() > 0 &&
         (stop_ms = time_left(&j->asked_us, weft_stop_timeout())) == 0) {
         fprintf(stderr, "weft train: not stopped within %d s (train.stop_timeout_s): killed\n",
