@@ -288,6 +288,30 @@ static void job_folder_open(int num_ranks)
         open_place(&places[i]);
 }
 
+/* Where mpirun cannot keep its session it says so in many lines, none of which names the folder. */
+static weft_status check_session(void)
+{
+    static const char note[4096] = "weft";
+    const char *folder = getenv(places[1].names[0]);
+    char path[4096];
+    if (!folder)
+        folder = places[1].parent;
+    snprintf(path, sizeof path, "%s/weft-" UNIQUE, folder);
+    const int fd = mkstemp(path);
+    const bool good = fd >= 0 && write(fd, note, sizeof note) == (ssize_t)sizeof note;
+    const int error = errno;
+    if (fd >= 0) {
+        close(fd);
+        unlink(path);
+    }
+    if (good || error == ENOENT) /* which Open MPI makes */
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_FILE,
+                      "%s: cannot write there what mpirun keeps of a job: %s; TMPDIR can name "
+                      "another folder",
+                      places[1].lock >= 0 ? places[1].parent : folder, strerror(error));
+}
+
 /* Removes the folders; call it when mpirun has ended. */
 static void job_folder_close(void)
 {
@@ -690,7 +714,9 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, const char *run
     if (run)
         j->words.verdict = weft_watch_mark_verdict(run);
     job_folder_open(world);
-    weft_status status = start(&c, j);
+    weft_status status = check_session();
+    if (status == WEFT_OK)
+        status = start(&c, j);
     if (status == WEFT_OK) {
         attend(j, &mask);
         *exit_code = tell(j);
