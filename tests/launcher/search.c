@@ -407,6 +407,12 @@ static void check_emitted(void)
     EXPECT(number_of(again, "memory_bytes") == number_of(first, "memory_bytes"), "memory");
     cJSON_Delete(json);
     cJSON_Delete(again);
+    /* Of latents, too, it sets nothing that has no effect. */
+    CHILD_GOOD("plan", "small.json", "--cluster", "gpus.json", "--search", "--set",
+               "multi_latent_attention=true", "--set", "position_embedding_type=rope", "--set",
+               "kv_lora_rank=32", "--emit", "latents.json");
+    child_says(WORDS("plan", "latents.json", "--cluster", "gpus.json"), 0, NULL,
+               WORDS("!no effect"));
 }
 
 /* A row's overrides are the whole plan: given by hand they take the same time. */
