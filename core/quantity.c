@@ -15,7 +15,7 @@ weft_quantity weft_quantity_of(const char *unit)
         return WEFT_QUANTITY_BYTES;
     if (strcmp(unit, "s") == 0)
         return WEFT_QUANTITY_SECONDS;
-    return strcmp(unit, "tokens") == 0 ? WEFT_QUANTITY_TOKENS : WEFT_QUANTITY_COUNT;
+    return strcmp(unit, "tokens") == 0 ? WEFT_QUANTITY_LENGTH : WEFT_QUANTITY_COUNT;
 }
 
 const char *weft_quantity_suffixes(weft_quantity kind)
@@ -24,7 +24,7 @@ const char *weft_quantity_suffixes(weft_quantity kind)
         [WEFT_QUANTITY_NONE] = "none",
         [WEFT_QUANTITY_BYTES] = ("k, M, G, T, P or KiB, MiB, GiB, TiB, PiB (powers of 1024), kB, "
                                  "MB, GB, TB, PB (of 1000)"),
-        [WEFT_QUANTITY_TOKENS] = "k or M (powers of 1024), B or T (of 1000)",
+        [WEFT_QUANTITY_LENGTH] = "k or M (powers of 1024)",
         [WEFT_QUANTITY_COUNT] = "k, M, B or T (powers of 1000)",
         [WEFT_QUANTITY_SECONDS] = "s, m, h or d",
     };
@@ -36,7 +36,7 @@ void weft_quantity_pattern(weft_quantity kind, char out[WEFT_QUANTITY_PATTERN_BY
     static const char *const suffixes[] = {
         [WEFT_QUANTITY_NONE] = "",
         [WEFT_QUANTITY_BYTES] = " ?([kKmMgGtTpP](i?B)?|[kmgtp]i?b)",
-        [WEFT_QUANTITY_TOKENS] = " ?[kKmMbBtT]",
+        [WEFT_QUANTITY_LENGTH] = " ?[kKmM]",
         [WEFT_QUANTITY_COUNT] = " ?[kKmMbBtT]",
         [WEFT_QUANTITY_SECONDS] = " ?[smhd]",
     };
@@ -69,7 +69,7 @@ static double factor_of(weft_quantity kind, const char *suffix)
         return pow(suffix[1] == 'B' || suffix[1] == 'b' ? 1000 : 1024,
                    (double)(strchr(bytes, first) - bytes + 1));
     const int power = (int)(strchr(counts, first) - counts) + 1;
-    return pow(kind == WEFT_QUANTITY_TOKENS && power <= 2 ? 1024 : 1000, power);
+    return pow(kind == WEFT_QUANTITY_LENGTH ? 1024 : 1000, power);
 }
 
 bool weft_quantity_read(weft_quantity kind, const char *text, size_t bytes, double *out)

@@ -10,12 +10,12 @@
 typedef enum weft_quantity {
     WEFT_QUANTITY_NONE,   /* no suffix */
     WEFT_QUANTITY_BYTES,  /* k M G T P, and KiB to PiB: powers of 1024; kB to PB: of 1000 */
-    WEFT_QUANTITY_TOKENS, /* k M: powers of 1024, as models' contexts have it; B T: of 1000 */
-    WEFT_QUANTITY_COUNT,  /* k M B T: powers of 1000 */
+    WEFT_QUANTITY_LENGTH, /* in tokens; k M: powers of 1024, as models' contexts have it */
+    WEFT_QUANTITY_COUNT,  /* k M B T: powers of 1000, also of tokens to train on */
     WEFT_QUANTITY_SECONDS /* s m h d */
 } weft_quantity;
 
-/* Of a unit: "bytes", "bytes/s", "tokens", "s", others; NULL: none. */
+/* Of a key's unit: "bytes", "bytes/s", "tokens" (a length), "s", others; NULL: none. */
 weft_quantity weft_quantity_of(const char *unit);
 /* The regular expression of a number and one of the suffixes, to POSIX as to JSON schemas. */
 enum { WEFT_QUANTITY_PATTERN_BYTES = 80 };

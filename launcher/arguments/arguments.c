@@ -30,12 +30,12 @@ void weft_verb_brief(const char *brief)
 
 static weft_quantity quantity_of(const weft_argument *row)
 {
-    if (row->number && row->is_tokens)
-        return WEFT_QUANTITY_TOKENS;
+    if (row->number && row->is_count)
+        return WEFT_QUANTITY_COUNT;
     if (row->number)
         return strcmp(row->value, "S") == 0 ? WEFT_QUANTITY_SECONDS : WEFT_QUANTITY_NONE;
     return row->is_bytes    ? WEFT_QUANTITY_BYTES
-           : row->is_tokens ? WEFT_QUANTITY_TOKENS
+           : row->is_length ? WEFT_QUANTITY_LENGTH
                             : WEFT_QUANTITY_COUNT;
 }
 

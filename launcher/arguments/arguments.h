@@ -31,7 +31,8 @@ typedef struct weft_argument {
     weft_int_list *list; /* 1,2,4: at most `most` */
     double min, max;     /* of numbers; both 0: any. INFINITY: no end */
     bool is_bytes;       /* whole numbers are WEFT_QUANTITY_BYTES: also 64k, 4MiB, 16GB */
-    bool is_tokens;      /* they, or numbers, are _TOKENS: 128k, 2T; else _COUNT */
+    bool is_length;      /* they are _LENGTH: 128k; else _COUNT */
+    bool is_count;       /* numbers are _COUNT: 2T */
     bool required;
     size_t most;
     const char *const *names;

@@ -18,11 +18,18 @@ weft_help weft_help_asked(const char *word)
 
 void weft_help_number(const weft_argument *row, double value, char out[32])
 {
-    static const char *const units[] = {"", "KiB", "MiB", "GiB"};
-    int unit = 0;
-    for (; row->is_bytes && unit < 3 && value >= 1024 && fmod(value, 1024) == 0; unit++)
-        value /= 1024;
-    snprintf(out, 32, "%.10g%s", value, units[unit]);
+    static const char *const units[2][6] = {{"", "KiB", "MiB", "GiB", "TiB", "PiB"},
+                                            {"", "kB", "MB", "GB", "TB", "PB"}};
+    char text[2][32];
+    for (int i = 0; i < 2; i++) {
+        const double base = i ? 1000 : 1024;
+        double left = value;
+        int unit = 0;
+        for (; row->is_bytes && unit < 5 && left >= base && fmod(left, base) == 0; unit++)
+            left /= base;
+        snprintf(text[i], 32, "%.10g%s", left, units[i][unit]);
+    }
+    snprintf(out, 32, "%s", text[strlen(text[1]) < strlen(text[0])]);
 }
 
 /* Empty where there is nothing to show: none, or one that the row itself would refuse, whose help

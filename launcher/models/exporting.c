@@ -21,6 +21,9 @@
  * many that on a busy machine the threads rarely wait for each other. */
 enum { NUM_PIECES = 8, PIECE_ELEMENTS = 256 << 10, BEGIN_BYTES = 8 << 20 };
 
+/* As transformers splits. */
+static const uint64_t USUAL_SHARD_BYTES = 5000000000;
+
 typedef struct exporting {
     const weft_export *asked;
     weft_arena *arena;
@@ -179,7 +182,8 @@ static weft_status split_into_files(exporting *x)
     WEFT_TRY(WEFT_ARRAY(x->arena, x->num_tensors + 1, &order));
     for (size_t i = 0; i < x->num_tensors; i++)
         order[i] = &x->tensors[i];
-    weft_safetensors_split(order, x->num_tensors, x->asked->max_shard_bytes, &x->num_files);
+    const uint64_t most = x->asked->max_shard_bytes;
+    weft_safetensors_split(order, x->num_tensors, most ? most : USUAL_SHARD_BYTES, &x->num_files);
     WEFT_TRY(WEFT_ARRAY(x->arena, (size_t)x->num_files, &x->names));
     for (int f = 0; f < x->num_files; f++)
         WEFT_TRY(weft_safetensors_name(f, x->num_files, x->arena, &x->names[f]));
@@ -207,7 +211,7 @@ static weft_status list_tensors(exporting *x)
     x->sets_dtype = !as_source || x->asked->dtype;
     for (size_t i = 0; i < x->num_tensors && x->sets_dtype; i++)
         set_dtype(&x->tensors[i], asked_dtype(x));
-    if (!x->sets_dtype) {
+    if (!x->sets_dtype && x->asked->max_shard_bytes == 0) {
         x->names = source.names;
         x->num_files = source.num_files;
     } else {
@@ -276,6 +280,17 @@ static void close_writer(exporting *x)
     free(x->halves);
 }
 
+/* What the files cannot say. */
+static void warn_of_dropping(const exporting *x)
+{
+    const weft_model_options *o = &x->config.model;
+    if (o->num_experts > 0 && o->moe_expert_capacity_factor > 0)
+        weft_log(WEFT_LOG_WARN,
+                 "%s: model.moe_expert_capacity_factor %g drops tokens in training and evaluation, "
+                 "and transformers drops none: its losses differ",
+                 x->folder, o->moe_expert_capacity_factor);
+}
+
 static weft_status open_all(exporting *x)
 {
     weft_config_source source = {.no_data = true, .application = x->asked->application};
@@ -285,6 +300,7 @@ static weft_status open_all(exporting *x)
     if (!source.text)
         return WEFT_ERROR(WEFT_FILE, "%s: holds no config", x->folder);
     WEFT_TRY(weft_config_load(&source, x->arena, &x->config));
+    warn_of_dropping(x);
     WEFT_TRY(find_source(x));
     WEFT_TRY(x->source ? read_source(x)
                        : weft_family_find(&x->config, x->folder, x->arena, &x->family));

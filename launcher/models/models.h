@@ -45,7 +45,8 @@ typedef struct weft_export {
     const char *out;          /* NULL: makes and hashes all, and writes nothing */
     const char *dtype;        /* "fp32", "bf16", "fp16"; NULL: each tensor's of the source, else
                                  the run's precision */
-    uint64_t max_shard_bytes; /* of a file; of an unchanged model the source's files count */
+    uint64_t max_shard_bytes; /* of a file; 0: the source's files where the tensors have its dtypes,
+                                 else 5 GB */
     const weft_application *application;
 } weft_export;
 

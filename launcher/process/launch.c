@@ -288,6 +288,30 @@ static void job_folder_open(int num_ranks)
         open_place(&places[i]);
 }
 
+/* Where mpirun cannot keep its session it says so in many lines, none of which names the folder. */
+static weft_status check_session(void)
+{
+    static const char note[4096] = "weft";
+    const char *folder = getenv(places[1].names[0]);
+    char path[4096];
+    if (!folder)
+        folder = places[1].parent;
+    snprintf(path, sizeof path, "%s/weft-" UNIQUE, folder);
+    const int fd = mkstemp(path);
+    const bool good = fd >= 0 && write(fd, note, sizeof note) == (ssize_t)sizeof note;
+    const int error = errno;
+    if (fd >= 0) {
+        close(fd);
+        unlink(path);
+    }
+    if (good || error == ENOENT) /* which Open MPI makes */
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_FILE,
+                      "%s: cannot write there what mpirun keeps of a job: %s; TMPDIR can name "
+                      "another folder",
+                      places[1].lock >= 0 ? places[1].parent : folder, strerror(error));
+}
+
 /* Removes the folders; call it when mpirun has ended. */
 static void job_folder_close(void)
 {
@@ -514,7 +538,7 @@ static void look_for_ranks(job *j)
 }
 
 /* A rank that is stopped neither steps nor saves: who asks again need not wait for it. */
-static void look_for_stopped(job *j)
+static void look_for_stopped(job *j, int exit_code)
 {
     weft_siblings ranks;
     weft_siblings_look((int)j->pid, &ranks);
@@ -522,7 +546,7 @@ static void look_for_stopped(job *j)
         return;
     fprintf(stderr, "weft %s: asked to stop again, and rank %d is stopped (SIGSTOP): killed\n",
             j->words.verb, ranks.stopped[0]);
-    end_job(j, WEFT_STOP_KILLED);
+    end_job(j, exit_code);
 }
 
 /* Ends a job that was asked to stop, or has lost a rank, and takes too long. Returns the
@@ -530,10 +554,11 @@ static void look_for_stopped(job *j)
 static int heed_time(job *j)
 {
     int stop_ms = -1, loss_ms = -1;
-    if (!j->exit_code && weft_stop_num_interrupts() > 1)
-        end_job(j, WEFT_STOP_INTERRUPTED);
+    const bool is_interrupted = weft_stop_num_interrupts() > 1;
     if (!j->exit_code && weft_stop_num_signals() > 1)
-        look_for_stopped(j);
+        look_for_stopped(j, is_interrupted ? WEFT_STOP_INTERRUPTED : WEFT_STOP_KILLED);
+    if (!j->exit_code && is_interrupted)
+        end_job(j, WEFT_STOP_INTERRUPTED);
     if (!j->exit_code && weft_stop_asked() && weft_stop_timeout() > 0 &&
         (stop_ms = time_left(&j->asked_us, weft_stop_timeout())) == 0) {
         fprintf(stderr, "weft train: not stopped within %d s (train.stop_timeout_s): killed\n",
@@ -689,7 +714,9 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, const char *run
     if (run)
         j->words.verdict = weft_watch_mark_verdict(run);
     job_folder_open(world);
-    weft_status status = start(&c, j);
+    weft_status status = check_session();
+    if (status == WEFT_OK)
+        status = start(&c, j);
     if (status == WEFT_OK) {
         attend(j, &mask);
         *exit_code = tell(j);

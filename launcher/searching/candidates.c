@@ -193,12 +193,13 @@ static void apply_recompute(const weft_candidate *c, int kind, weft_config *out)
     weft_recompute_options *r = &out->train.recompute;
     bool dense, moe;
     *r = (weft_recompute_options){
-        .granularity = WEFT_RECOMPUTE_NONE, .num_layers = 1, .modules = {names, 1 + more}};
+        .granularity = WEFT_RECOMPUTE_NONE, .num_layers = 1, .modules = {names, 1}};
     has_kinds(&out->model, &dense, &moe);
     const int64_t each = out->model.num_layers / ((int64_t)c->pp * c->num_chunks);
     switch (kind) {
     case RECOMPUTE_ATTENTION:
         r->granularity = WEFT_RECOMPUTE_SELECTIVE;
+        r->modules.count = 1 + more;
         break;
     case RECOMPUTE_MODULES:
         r->granularity = WEFT_RECOMPUTE_SELECTIVE;

@@ -122,6 +122,20 @@ static weft_status tell_skipped(const asking *a, int first, int last, int step,
         row->num_nodes, first, last, step);
 }
 
+/* The cluster's nodes may be one, whose file knows no links to others. */
+static bool is_lack(weft_status status)
+{
+    return status == WEFT_CONFIG && weft_lack_is(weft_error_get());
+}
+
+static weft_status note_lack(const asking *a, weft_what_if_row *row)
+{
+    weft_error error;
+    weft_error_take(&error);
+    row->lacks = true;
+    return weft_arena_printf(a->arena, &row->without, "%s", error.text);
+}
+
 static weft_status ask_nodes(const asking *a, const weft_cluster *cluster,
                              const weft_what_if_plan *today, weft_what_if_row *row)
 {
@@ -134,7 +148,9 @@ static weft_status ask_nodes(const asking *a, const weft_cluster *cluster,
             .all_devices = true,
             .progress = a->progress};
         const weft_status status = plan_best(a, a->config, cluster, &options, row);
-        if (status == WEFT_CONFIG && !weft_lack_is(weft_error_get())) /* no mesh is legal */
+        if (is_lack(status))
+            return note_lack(a, row);
+        if (status == WEFT_CONFIG) /* no mesh is legal */
             continue;
         WEFT_TRY(status);
         if (row->without)
@@ -153,7 +169,9 @@ static weft_status ask_twice(const asking *a, const weft_cluster *cluster, weft_
     const weft_search_options options = {
         .top = 1, .nodes = 2 * a->num_nodes, .all_devices = true, .progress = a->progress};
     const weft_status status = plan_best(a, a->config, cluster, &options, row);
-    if (status == WEFT_CONFIG && !weft_lack_is(weft_error_get()))
+    if (is_lack(status))
+        return note_lack(a, row);
+    if (status == WEFT_CONFIG)
         return weft_arena_printf(a->arena, &row->without, "no mesh is legal on all of %d nodes",
                                  2 * a->num_nodes);
     return status;
@@ -244,9 +262,10 @@ static void report_best(weft_report *r, const weft_what_if_row *row)
     if (isfinite(best->billion_tokens_cost) && best->billion_tokens_cost > 0)
         weft_report_row(r, NULL, "a billion tokens", WEFT_UNIT_NONE, best->billion_tokens_cost);
     weft_report_cell(r, "its mesh", "%s",
-                     row->without  ? row->without
-                     : best->known ? best->mesh
-                                   : "nothing fits");
+                     row->lacks     ? "-"
+                     : row->without ? row->without
+                     : best->known  ? best->mesh
+                                    : "nothing fits");
 }
 
 static void report_row(weft_report *r, const weft_what_if_row *row)
@@ -268,16 +287,20 @@ static void report_row(weft_report *r, const weft_what_if_row *row)
 
 void weft_what_if_report(weft_report *r, const weft_what_if *w)
 {
-    bool lacks = false;
+    bool misfits = false;
+    const char *lack = NULL;
     weft_report_line(r, "\nWhat it would buy, in tokens a second:\n");
     weft_report_open(r, WEFT_REPORT_TABLE, "what_if");
     for (int i = 0; i < w->num_rows; i++) {
         report_row(r, &w->rows[i]);
-        lacks |= w->rows[i].same.known && !w->rows[i].same.fits;
+        misfits |= w->rows[i].same.known && !w->rows[i].same.fits;
+        lack = w->rows[i].lacks && !lack ? w->rows[i].without : lack;
     }
     weft_report_close(r);
-    if (lacks)
+    if (misfits)
         weft_report_line(r, "\n  !: it does not fit");
+    if (lack)
+        weft_report_line(r, "\n  more nodes: %s", lack);
     for (int i = 0; i < w->num_rows; i++)
         if (w->rows[i].why)
             weft_report_line(r, "\n  %s: %s", w->rows[i].help, w->rows[i].why);

@@ -20,6 +20,7 @@ typedef struct weft_what_if_plan {
 typedef struct weft_what_if_row {
     const char *name, *help;
     const char *without; /* one line: why the row has no plans; NULL: it has */
+    bool lacks;          /* the cluster's file a figure of links between nodes, which that names */
     int num_nodes;
     weft_what_if_plan same, best; /* on the mesh asked for; the best of a search */
     const char *why; /* one line: why it is this number of nodes; NULL: nothing to say */

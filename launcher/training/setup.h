@@ -26,6 +26,9 @@ weft_status weft_setup_data(weft_config *config, const weft_config_source *sourc
 weft_status weft_setup_hash_data(const weft_config_source *source, const char *spare,
                                  const char *tokenizer, weft_data_set *set,
                                  weft_known *out) WEFT_CHECKED;
+/* Whether the datasets that the config names are there. */
+weft_status weft_setup_find_data(const weft_config *config,
+                                 const weft_config_source *source) WEFT_CHECKED;
 /* weft_setup_data before there are ranks; the datasets are closed. */
 weft_status weft_setup_check_data(const weft_config *config,
                                   const weft_config_source *source) WEFT_CHECKED;

@@ -281,6 +281,15 @@ static weft_status find_datasets(const weft_data_sources *sources, weft_arena *a
     return WEFT_OK;
 }
 
+static weft_status find_all(const weft_config *config, weft_arena *arena,
+                            weft_data_sources *training, weft_data_sources *validation)
+{
+    WEFT_TRY(weft_data_find_training(config, arena, training));
+    WEFT_TRY(weft_data_find_validation(config, arena, validation));
+    WEFT_TRY(find_datasets(training, arena));
+    return find_datasets(validation, arena);
+}
+
 /* --- the model's tokenizer ------------------------------------------------------------------ */
 
 /* The tokenizer.json that the weights were imported with; NULL: nobody knows one. */
@@ -376,10 +385,7 @@ static weft_status open_checked(weft_config *config, const weft_config_source *s
     weft_data_sources training, validation;
     described said;
     config->data.data_xxh64 = NULL;
-    WEFT_TRY(weft_data_find_training(config, arena, &training));
-    WEFT_TRY(weft_data_find_validation(config, arena, &validation));
-    WEFT_TRY(find_datasets(&training, arena));
-    WEFT_TRY(find_datasets(&validation, arena));
+    WEFT_TRY(find_all(config, arena, &training, &validation));
     WEFT_TRY(read_descriptions(config, arena, &said));
     out->tokenizer = said.identity;
     if (whole)
@@ -442,6 +448,15 @@ weft_status weft_setup_data(weft_config *config, const weft_config_source *sourc
     weft_status status = open_checked(config, source, whole, arena, out);
     if (status == WEFT_OK)
         status = split_all(config, arena, out);
+    return weft_config_locate(source, status);
+}
+
+weft_status weft_setup_find_data(const weft_config *config, const weft_config_source *source)
+{
+    weft_arena arena = {0};
+    const weft_status status =
+        find_all(config, &arena, &(weft_data_sources){0}, &(weft_data_sources){0});
+    weft_arena_release(&arena);
     return weft_config_locate(source, status);
 }
 

@@ -27,6 +27,7 @@
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
 #include "launcher/training/saves.h"
+#include "launcher/training/setup.h"
 #include "launcher/training/start.h"
 #include "launcher/training/trainer.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -139,11 +140,27 @@ static bool is_finished(const plan *p)
            !p->owes_evaluation;
 }
 
+static weft_status find_other_data(void *context, const char *section, const weft_key *row,
+                                   const char *before, const char *after)
+{
+    static const char *const names[] = {"data_path", "blend", "validation"};
+    bool *is_other = context;
+    (void)before;
+    (void)after;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        *is_other |= strcmp(section, "data") == 0 && strcmp(row->key, names[i]) == 0;
+    return WEFT_OK;
+}
+
 /* A resume that would be refused is refused where nothing is left to do, too. What only the data
- * say is the run's. */
-static weft_status check_finished(const weft_training *args, const plan *p)
+ * say is the run's, unless the config names others: one rank reads those. */
+static weft_status check_finished(const weft_training *args, const plan *p, int rank)
 {
     weft_config config = p->config;
+    bool is_other = false;
+    WEFT_TRY(weft_run_compare(&p->run, &config, find_other_data, &is_other));
+    if (is_other && rank == 0)
+        return weft_setup_check_data(&config, &args->source);
     if (config.model.vocab_size == 0)
         config.model.vocab_size = p->run.model.vocab_size;
     if (config.data.eod_token < 0)
@@ -708,7 +725,7 @@ static weft_status set_up(job *j, weft_comm *world, weft_arena *arena)
     WEFT_TRY(agree_on_config(&j->plan->config, world, arena));
     WEFT_TRY(agree_on_start(j, world));
     if (is_finished(j->plan))
-        return weft_comm_agree(world, check_finished(j->args, j->plan));
+        return weft_comm_agree(world, check_finished(j->args, j->plan, weft_comm_rank(world)));
     if (access(j->args->run.path, F_OK) == 0)
         status = lock(j);
     WEFT_TRY(weft_comm_agree(world, status));
@@ -912,7 +929,7 @@ int weft_train(weft_training *args, int argc, char **argv, weft_arena *arena)
         status = make_plan(args, arena, p);
     const bool finished = status == WEFT_OK && !start.launched && is_finished(p);
     if (finished)
-        status = check_finished(args, p);
+        status = check_finished(args, p, 0);
     if (finished && status == WEFT_OK) {
         say_finished(args, p);
         return 0;

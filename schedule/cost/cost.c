@@ -427,11 +427,13 @@ static weft_status refuse(const weft_costing *p, const char *what)
         is_measured |= weft_cluster_knows(p->cluster, (weft_cost_kind)i);
     if (is_measured && p->unmeasured < WEFT_NUM_COSTS) {
         const char *cost = weft_cost_text(p->unmeasured);
+        const bool is_between = weft_cost_part_of(p->unmeasured) == WEFT_PART_BETWEEN;
         return weft_lack_mark(
             WEFT_ERROR(WEFT_CONFIG,
                        "cluster \"%s\": neither costs.%s nor %s is known, and %s needs one; weft "
-                       "calibrate measures it (alone: --only %s)",
-                       p->cluster->name, cost, p->lacks, what, cost));
+                       "calibrate measures it%s (alone: --only %s)",
+                       p->cluster->name, cost, p->lacks, what,
+                       is_between ? " on two nodes or more" : "", cost));
     }
     return weft_lack_mark(WEFT_ERROR(WEFT_CONFIG,
                                      "cluster \"%s\": %s is not known, and %s needs it%s",

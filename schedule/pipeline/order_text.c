@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "schedule/pipeline/order_time.h"
 
 #define PAIR_END "OVERLAP_F_B"
@@ -257,7 +258,8 @@ weft_status weft_order_parse(const char *text, const weft_order_shape *shape, we
     text = behind_byte_order_mark(text);
     for (; next_line(&text, &r.line, &start, &end); r.row++) {
         if (r.row == p)
-            return WEFT_ERROR(WEFT_CONFIG, "line %d: more lines than the %d ranks", r.line, p);
+            return WEFT_ERROR(WEFT_CONFIG, "line %d: more lines than %s", r.line,
+                              weft_count_text(p, "rank").text);
         WEFT_TRY(weft_arena_alloc_array(arena, 3 * all, sizeof(weft_compute), &memory));
         orders[r.row] = (weft_order){.computes = memory};
         WEFT_TRY(weft_arena_alloc_array(arena, 3 * all, sizeof *r.columns, &memory));

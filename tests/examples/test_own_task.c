@@ -197,6 +197,9 @@ static void check_refusals(void)
     EXPECT(run("%s/example_own_task train --help | grep -A1 task.modulus", bin) == 0 &&
                strstr(run_output, "what the labels count to"),
            "%s", run_output);
+    EXPECT(run("%s/example_own_task config --explain task.modulus", bin) == 0 &&
+               strstr(run_output, "docs/own.md\n") && !strstr(run_output, "docs/config.md"),
+           "%s", run_output);
     EXPECT(run("grep -A3 '\"task\"' one/config.json") == 0 && strstr(run_output, "\"modulus\": 5"),
            "%s", run_output);
     /* a resumed run compares them; evaluation reads them and the program's data */

@@ -247,7 +247,7 @@ static void check_schedules(void)
 static void check_wrong(void)
 {
     static const struct {
-        const char *args[4];
+        const char *args[5];
         int exit_code;
         const char *part;
     } cases[] = {
@@ -257,14 +257,17 @@ static void check_wrong(void)
         {{"alone", "--data", "absent"},
          2,
          "weft eval: --data absent: data.data_path: absent.idx: No such file"},
+        {{"alone", "--data", "absent", "--split", "test"},
+         2,
+         "weft eval: --data absent: data.data_path: absent.idx: No such file"},
         {{"alone", "--iters", "-1"}, 2, "--iters -1: "},
         {{"alone", "--mesh", "tp=3"}, 2, "--mesh tp=3: parallel.tensor_model_parallel_size: "},
         {{"alone", "--set", "train.eval_itres=1"}, 2, "did you mean train.eval_iters?"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *args[6] = {"eval"};
+        const char *args[7] = {"eval"};
         child c;
-        for (int k = 0; k < 4 && cases[i].args[k]; k++)
+        for (int k = 0; k < 5 && cases[i].args[k]; k++)
             args[1 + k] = cases[i].args[k];
         child_run(&c, args, NULL);
         child_drop_folder(c.err);

@@ -130,13 +130,34 @@ static void sizes_are_written_as_transformers_does(void)
     CHILD_GOOD("export", "mine", "--out", "large", "--dtype", "fp32", "--max-shard-size", "5GB");
     expect_shell("test $(ls small/*.safetensors | wc -l) -gt 1");
     expect_shell("test $(ls large/*.safetensors | wc -l) = 1");
-    CHILD_REFUSED(2, "expected a size in bytes", "export", "mine", "--out", "odd",
-                  "--max-shard-size", "5GBs");
+    CHILD_GOOD("export", "mine", "--out", "kept", "--dtype", "as-is"); /* its files, too */
+    CHILD_GOOD("export", "mine", "--out", "whole", "--max-shard-size", "1GB");
+    expect_form("kept", "\"BF16\"", 5);
+    expect_form("whole", "\"BF16\"", 1);
+    expect_same("whole/config.json", "kept/config.json");
+    CHILD_REFUSED(2, "expected a size in bytes of 1 to 1PB; suffixes: ", "export", "mine", "--out",
+                  "odd", "--max-shard-size", "5GBs");
+    CHILD_REFUSED(2, "expected a size in bytes of 1 to 1PB\n", "export", "mine", "--out", "odd",
+                  "--max-shard-size", "0");
     CHILD_REFUSED(2, "mine: a folder, where a tokenizer.json belongs: mine/tokenizer.json",
                   "prepare", "text.txt", "--out", "none", "--tokenizer", "mine");
     expect_shell("mkdir -p run/source && touch run/source/tokenizer.json");
     CHILD_REFUSED(2, "run/: a folder, where a tokenizer.json belongs: run/source/tokenizer.json",
                   "prepare", "text.txt", "--out", "none", "--tokenizer", "run/");
+}
+
+/* transformers drops no tokens. */
+static void dropped_tokens_are_warned_of(void)
+{
+    char mixtral[700];
+    snprintf(mixtral, sizeof mixtral, "%s/../mixtral", source);
+    CHILD_GOOD("import", mixtral, "--out", "experts");
+    child_says(WORDS("export", "experts", "--check"), 0, NULL, WORDS("!warn"));
+    CHILD_GOOD("train", "experts/config.json", "--out", "drops", TRAIN, "--set",
+               "moe_expert_capacity_factor=1.25");
+    child_says(WORDS("export", "drops", "--check"), 0, NULL,
+               WORDS(" warn drops/checkpoints/step-1: model.moe_expert_capacity_factor 1.25 drops "
+                     "tokens in training and evaluation, and transformers drops none"));
 }
 
 int main(void)
@@ -150,5 +171,6 @@ int main(void)
     a_tokenizer_is_read_on_import();
     only_what_was_made_here_is_removed();
     sizes_are_written_as_transformers_does();
+    dropped_tokens_are_warned_of();
     return child_finish();
 }

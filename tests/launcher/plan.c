@@ -625,6 +625,18 @@ static void check_unmeasured(void)
                   "tiny.json", "--cluster", "measured.json");
     CHILD_REFUSED(2, "; weft calibrate measures it (alone: --only gemm_fp32)", "plan", "tiny.json",
                   "--cluster", "measured.json");
+    EXPECT(
+        child_write("alone.json",
+                    "{\"num_nodes\": 1, \"ranks_per_node\": 2, \"device\": {\"peak\": {\"fp32\": "
+                    "1e12}, \"memory_bandwidth\": 1e11, \"memory_bytes\": 1e10}, \"inside\": "
+                    "{\"bandwidth\": 1e10, \"latency_us\": 1}, \"costs\": {\"memory\": "
+                    "{\"peak\": 1e10, \"points\": [[1000, 1], [1000000, 100]]}}}"),
+        "alone.json");
+    child_says(
+        WORDS("plan", "tiny.json", "--cluster", "alone.json", "--mesh", "dp=2", "--what-if"), 0,
+        WORDS("free network", "balanced experts", "\n  more nodes: cluster \"\": neither costs.",
+              "; weft calibrate measures it on two nodes or more (alone: --only "),
+        NULL);
 }
 
 /* A GPU without bf16 trains in fp16, whatever device the config is for. */
@@ -639,6 +651,21 @@ static void check_fp16(void)
                   "--cluster", path, "--set", "precision=bf16");
     CHILD_GOOD("plan", "routed.json", "--cluster", path, "--set", "precision=fp16", "--set",
                "moe_num_partitions=0", "--mesh", "dp=2,ep=2,binding=dp");
+}
+
+/* Tokens to train on are counted by thousands. */
+static void check_same_tokens(const char *cluster)
+{
+    static const char *const same[] = {"1e9", "1000M", "1B"};
+    double days[3];
+    for (int i = 0; i < 3; i++) {
+        cJSON *json = child_json(WORDS("plan", "tiny.json", "--cluster", cluster, "--mesh",
+                                       "tp=2,dp=1", "--tokens", same[i], "--json"));
+        days[i] = number_of(cJSON_GetObjectItem(json, "cost"), "days");
+        cJSON_Delete(json);
+    }
+    EXPECT(days[0] > 0 && days[1] == days[0] && days[2] == days[0], "%g, %g and %g days", days[0],
+           days[1], days[2]);
 }
 
 /* What a line leaves out is said: devices, a mesh's ep, the file's key of another unit. */
@@ -656,8 +683,10 @@ static void check_left_out(void)
         NULL);
     child_says(WORDS("plan", "tiny.json", "--cluster", path, "--mesh", "tp=2", "--tokens", "2T"), 0,
                WORDS("no dp is given, so 1 is planned: 1022 devices of"), NULL);
-    CHILD_REFUSED(2, "--tokens 2X: expected a number of 1 to 1e+18; suffixes: k or M", "plan",
-                  "tiny.json", "--cluster", path, "--tokens", "2X");
+    CHILD_REFUSED(
+        2, "--tokens 2X: expected a number of 1 to 1e+18; suffixes: k, M, B or T (powers of 1000)",
+        "plan", "tiny.json", "--cluster", path, "--tokens", "2X");
+    check_same_tokens(path);
     EXPECT(child_write("fp16.json", "{\"name\": \"new\", \"num_nodes\": 1, \"ranks_per_node\": 8, "
                                     "\"device\": {\"name\": \"H900\", \"memory_bandwidth\": 1e12, "
                                     "\"peak\": {\"fp16\": 1e15}}}") &&

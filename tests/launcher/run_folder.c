@@ -260,7 +260,13 @@ static void check_finished(void)
                "exit %d: %s%s", c.exit_code, c.out, c.err);
         expect_unchanged("whole", before, "finished");
     }
+    /* The same tokens are the same dataset. */
+    CHILD_GOOD("train", "--out", "whole", "--resume", "--set", "data_path=moved");
     /* Nothing is left to do, of the run that it is. */
+    CHILD_REFUSED(2, "(other tokens, weights or another tokenizer): that would be another run",
+                  "train", "--out", "whole", "--resume", "--set", "data_path=other");
+    CHILD_REFUSED(2, "--set data_path=nope: data.data_path: ", "train", "--out", "whole",
+                  "--resume", "--set", "data_path=nope");
     refuse(WORDS("train", "c.json", "--out", "whole", "--resume", "--set", "num_layers=3"),
            no_mpirun, 2,
            "weft train: --set num_layers=3: model.num_layers 1 -> 3: that is another model: start "

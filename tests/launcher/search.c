@@ -404,6 +404,12 @@ static void check_emitted(void)
     const double step = number_of(first, "step_time_s");
     EXPECT_NEAR(number_of(again, "step_time_s"), step, 1e-9 * step);
     EXPECT(number_of(again, "memory_bytes") == number_of(first, "memory_bytes"), "memory");
+    /* Of latents, too, it sets nothing that has no effect. */
+    CHILD_GOOD("plan", "small.json", "--cluster", "gpus.json", "--search", "--set",
+               "multi_latent_attention=true", "--set", "position_embedding_type=rope", "--set",
+               "kv_lora_rank=32", "--emit", "latents.json");
+    child_says(WORDS("plan", "latents.json", "--cluster", "gpus.json"), 0, NULL,
+               WORDS("!no effect"));
 }
 
 /* A row's overrides are the whole plan: given by hand they take the same time. */
@@ -605,6 +611,27 @@ static void write_without(const char *path, const char *text, const char *piece)
     EXPECT(child_write(path, cluster), "%s", path);
 }
 
+/* Rows of more nodes alone ask for the links between nodes, where the plan lies on one. */
+static void check_lacks_between(void)
+{
+    cJSON *json, *row;
+    char err[1024];
+    int num_lacking = 0;
+    const int code =
+        run(WORDS("plan", "small.json", "--cluster", "lacks.json", "--json", "--what-if"), &json,
+            err, sizeof err);
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(json, "what_if"))
+    {
+        const char *without = cJSON_GetStringValue(cJSON_GetObjectItem(row, "without"));
+        const bool lacks = without && strstr(without, "between.latency_us is not known");
+        num_lacking += lacks;
+        EXPECT(lacks == (strncmp(cJSON_GetObjectItem(row, "name")->valuestring, "nodes", 5) == 0),
+               "%s: %s", cJSON_GetObjectItem(row, "name")->valuestring, without);
+    }
+    EXPECT(code == 0 && num_lacking == 2, "exit %d, %d rows: %s", code, num_lacking, err);
+    cJSON_Delete(json);
+}
+
 /* A figure that is missing is no rule: the line names it and the file. What only saves memory is
  * left out, and told. */
 static void check_lacks(void)
@@ -620,7 +647,7 @@ static void check_lacks(void)
     static const char *const ways[] = {"--search", "--what-if"};
     cJSON *json;
     char err[1024];
-    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows - 1; i++) {
         write_without("lacks.json", gpus, rows[i / 2].piece);
         const int code =
             run(WORDS("plan", "small.json", "--cluster", "lacks.json", "--json", ways[i % 2]),
@@ -629,6 +656,7 @@ static void check_lacks(void)
                    strstr(err, "is not known"),
                "without %s, %s: exit %d: %s", rows[i / 2].figure, ways[i % 2], code, err);
     }
+    check_lacks_between();
     write_without("lacks.json", gpus,
                   ", \"host\": {\"memory_bytes\": 1e12, \"link_bandwidth\": "
                   "2e10}");

@@ -160,7 +160,9 @@ static void interrupt_twice(void)
     kill(c.pid, SIGINT);
     EXPECT(!child_wait(&c, 0.3), "ended with a rank that is stopped: %s", c.err);
     kill(c.pid, SIGINT);
-    check_end("impatient", &c, 128 + SIGINT, CHILD_ASKED CHILD_AGAIN "\n");
+    check_end("impatient", &c, 128 + SIGINT,
+              CHILD_ASKED CHILD_AGAIN
+              "\nweft train: asked to stop again, and rank 1 is stopped (SIGSTOP): killed\n");
     expect_gone("impatient");
 }
 

@@ -446,6 +446,11 @@ CASE(misuse_is_one_line_and_writes_nothing)
               WORDS("PATH=/nowhere"));
     assert_int_equal(c.exit_code, 5);
     assert_non_null(strstr(c.err, "cannot start mpirun for 2 ranks: is it on PATH?"));
+    child_run(&c, WORDS("calibrate", "--out", "x", "--for", "model.json", "--mesh", "tp=2"),
+              WORDS("TMPDIR=/dev/full"));
+    assert_int_equal(c.exit_code, 6);
+    assert_string_equal(c.err, "weft calibrate: /dev/full: cannot write there what mpirun keeps of "
+                               "a job: Not a directory; TMPDIR can name another folder\n");
     ranks_without_a_gpu_say_one_line();
     CHILD_RUN(&c, "calibrate", "--help");
     assert_int_equal(c.exit_code, 0);

@@ -454,7 +454,7 @@ static const misuse words[] = {
      "for 2 ranks\n"},
     {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set", "pipeline_schedule_file=long.csv"},
      "--set pipeline_schedule_file=long.csv: parallel.pipeline_schedule_file: long.csv: line 3: "
-     "more lines than the 2 ranks\n"},
+     "more lines than 2 ranks\n"},
     {{"--mesh", "pp=2", "--set", "global_batch_size=2", "--set",
       "pipeline_schedule_file=circle.csv"},
      "--set pipeline_schedule_file=circle.csv: parallel.pipeline_schedule_file: circle.csv: the "

@@ -26,7 +26,10 @@ static const char *const resume_texts[] = {
                             "another model, where parameters have other shapes by it"),
 };
 
-/* The page beside docs/config.md that explains a section, or one key of it. */
+static const char own_page[] = "own"; /* of a program's section */
+
+/* The page, beside docs/config.md where the section is one of Weft's, that explains a section, or
+ * one key of it. */
 static const char *page_of(const char *section, const char *key)
 {
     static const struct {
@@ -39,7 +42,7 @@ static const char *page_of(const char *section, const char *key)
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
         if (strcmp(pages[i].section, section) == 0)
             return pages[i].page;
-    return "own";
+    return own_page;
 }
 
 static void report_key(weft_report *r, const weft_option_section *section, const weft_key *row)
@@ -47,8 +50,11 @@ static void report_key(weft_report *r, const weft_option_section *section, const
     char name[128], domain[256], docs[96];
     const weft_quantity kind = weft_quantity_of(row->unit);
     snprintf(name, sizeof name, "%s.%s", section->name, row->key);
-    snprintf(docs, sizeof docs, "docs/config.md#%s, docs/%s.md", section->name,
-             page_of(section->name, row->key));
+    const char *page = page_of(section->name, row->key);
+    if (strcmp(page, own_page) == 0)
+        snprintf(docs, sizeof docs, "docs/%s.md", page);
+    else
+        snprintf(docs, sizeof docs, "docs/config.md#%s, docs/%s.md", section->name, page);
     weft_option_domain(row, "|", domain);
     weft_report_text(r, "key", "key", name);
     weft_report_text(r, "meaning", "meaning", row->help);

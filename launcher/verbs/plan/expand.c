@@ -34,7 +34,7 @@ static int parse(int argc, char **argv, expander *x)
          .text = &x->request.cluster_path, .required = true},
         {"to", "FILE", "the cluster that it moves to", .text = &x->to},
         {"context", "N,...", "the sequence lengths of the steps; one: and its doublings below it",
-         .list = &x->request.contexts, .most = MAX_CONTEXTS, .is_tokens = true, .min = 1,
+         .list = &x->request.contexts, .most = MAX_CONTEXTS, .is_length = true, .min = 1,
          .max = 1e9},
         {"max-nodes", "N", "the most nodes to take; 0: the cluster's",
          .count = &x->request.max_nodes, .min = 0, .max = 1e6},

@@ -8,6 +8,7 @@
 #include "launcher/arguments/arguments.h"
 #include "launcher/report/report.h"
 #include "launcher/training/run_folder.h"
+#include "launcher/training/setup.h"
 #include "launcher/training/start.h"
 #include "launcher/training/trainer.h"
 #include "launcher/verbs/train/train.h"
@@ -120,10 +121,11 @@ static weft_status check_part(const evaluator *e)
     WEFT_TRY(weft_config_split(&e->config, weights));
     if (e->args.split == WEFT_SPLIT_VALIDATION && e->config.data.validation.count > 0)
         return WEFT_OK;
-    if (!(weights[part_of(e)] > 0))
-        return WEFT_ERROR(WEFT_CONFIG, "--split %s: data.split %s leaves nothing for it",
-                          split_names[e->args.split], e->config.data.split);
-    return WEFT_OK;
+    if (weights[part_of(e)] > 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_setup_find_data(&e->config, &e->source));
+    return WEFT_ERROR(WEFT_CONFIG, "--split %s: data.split %s leaves nothing for it",
+                      split_names[e->args.split], e->config.data.split);
 }
 
 static weft_status print(const evaluator *e, int64_t step, const weft_evaluation *result)

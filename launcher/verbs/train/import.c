@@ -169,15 +169,16 @@ int weft_verb_export(int argc, char **argv, const weft_verb_given *given)
     weft_card card;
     bool check = false, json = false;
     int dtype = AS_IS;
-    int64_t most = 5000000000;
+    int64_t most = 0;
     const weft_argument rows[] = {
         {"out", "FOLDER", "folder that is made", .text = &export.out},
         {"dtype", "D", "of all tensors; as-is: the source's, else the run's precision",
          .choice = &dtype, .names = dtypes, .num_names = NUM_DTYPES},
         {"like", "FOLDER", "take config.json and tokenizer from there, not from the run's source",
          .text = &export.like},
-        {"max-shard-size", "BYTES", "of a file; an unchanged source's files stay as they were",
-         .whole = &most, .min = 1, .max = 1e15, .is_bytes = true},
+        {"max-shard-size", "BYTES",
+         "of a file (5GB, or the source's files where each tensor has its dtype)", .whole = &most,
+         .min = 1, .max = 1e15, .is_bytes = true},
         {"check", NULL, "make and hash all tensors, and write nothing", .flag = &check},
         {"json", NULL, "the model's card as one JSON object", .flag = &json},
     };
