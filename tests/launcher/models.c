@@ -10,6 +10,7 @@
 #include "parallel/checkpoint/checkpoint.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
+#include "tests/launcher/weights.h"
 #include "tests/layers/harness.h"
 
 int phi3_main(int argc, char **argv);
@@ -326,12 +327,15 @@ static void check_computation(const char *name, const char *source, const weft_a
 
 /* Training starts from the import on any mesh with the same loss, and what it has made is exported
  * under the source's names: no padded row of the vocabulary, no expert or stage left out. */
-static double train(const char *config, const char *run, const char *mesh)
+static double train_steps(const char *config, const char *run, const char *mesh,
+                          const char *steps)
 {
+    char iterations[40];
     child c;
     double loss = NAN;
+    snprintf(iterations, sizeof iterations, "train.train_iters=%s", steps);
     CHILD_RUN(&c, "train", config, "--out", run, "--mesh", mesh, "--json", "--set",
-              "data.mock_data=true", "--set", "train.train_iters=2", "--set",
+              "data.mock_data=true", "--set", iterations, "--set",
               "train.micro_batch_size=2", "--set", "train.global_batch_size=8", "--set",
               "model.hidden_dropout=0", "--set", "model.attention_dropout=0", "--set",
               "device.peak_flops=1e9");
@@ -340,6 +344,11 @@ static double train(const char *config, const char *run, const char *mesh)
     if (at)
         loss = atof(at + strlen("\"loss\": "));
     return loss;
+}
+
+static double train(const char *config, const char *run, const char *mesh)
+{
+    return train_steps(config, run, mesh, "2");
 }
 
 static void check_training_of(const char *config, const char *one, const char *many,
@@ -372,6 +381,39 @@ static void check_training(const char *name, const char *source, const char *mes
         EXPECT(before.hashes[i] != after.hashes[i], "%s: not trained", after.tensors[i].name);
     }
     EXPECT_OK(weft_import_model(&(weft_import){.folder = back}, &arena, &before));
+    weft_arena_release(&arena);
+}
+
+/* One step's gradients, which its first moments are a tenth of, are one rank's on any mesh. */
+static void check_meshes(const char *name, const char *source)
+{
+    static const char *const meshes[] = {"tp=2", "pp=2", "cp=2", "dp=2", "tp=2,dp=2,ep=4,etp=1"};
+    char config[64], many[96];
+    weft_arena arena = {0};
+    weft_card card;
+    weft_config_json json;
+    snprintf(config, sizeof config, "%s/config.json", source);
+    EXPECT_OK(weft_config_json_read(config, NULL, &arena, &json));
+    const bool has_experts = strstr(json.text, "expert") != NULL;
+    snprintf(many, sizeof many, "%s.run", name);
+    EXPECT_OK(weft_import_model(&(weft_import){.folder = source, .out = many}, &arena, &card));
+    snprintf(config, sizeof config, "%s.run/config.json", name);
+    char one[64];
+    snprintf(one, sizeof one, "%s.one", name);
+    const double loss = train_steps(config, one, "tp=1", "1");
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes - !has_experts; i++) {
+        snprintf(many, sizeof many, "%s.%zu", name, i);
+        const double again = train_steps(config, many, meshes[i], "1");
+        EXPECT(fabs(loss - again) <= 1e-5 * loss, "%s, %s: loss %.9g, not %.9g", name, meshes[i],
+               again, loss);
+        char folders[2][128];
+        snprintf(folders[0], sizeof folders[0], "%s/checkpoints/step-1", many);
+        snprintf(folders[1], sizeof folders[1], "%s/checkpoints/step-1", one);
+        const weights_difference d =
+            weights_compare(folders[0], folders[1], "optimizer/exp_avg/");
+        EXPECT(d.count > 0 && d.worst <= 1e-5, "%s, %s: %s is off by %.3g (of %d)", name, meshes[i],
+               d.where, d.worst, d.count);
+    }
     weft_arena_release(&arena);
 }
 
@@ -449,10 +491,19 @@ static void check_new_config(void)
     }
 }
 
-int main(void)
+/* With an argument: every family on every kind of mesh. */
+int main(int argc, char **argv)
 {
     char source[512];
+    (void)argv;
     child_begin();
+    for (int i = 0; argc > 1 && i < NUM_MODELS; i++) {
+        snprintf(source, sizeof source, "%s/tests/oracle/models/%s", getenv("WEFT_SOURCE_DIR"),
+                 models[i]);
+        check_meshes(models[i], source);
+    }
+    if (argc > 1)
+        return child_finish();
     for (int i = 0; i < NUM_MODELS; i++) {
         snprintf(source, sizeof source, "%s/tests/oracle/models/%s", getenv("WEFT_SOURCE_DIR"),
                  models[i]);

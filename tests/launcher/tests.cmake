@@ -180,8 +180,9 @@ set_tests_properties(restarts watchdog skipped skipped_all launching_faults tier
 # Three or four jobs of ranks at once, side by side.
 set_tests_properties(killed restarts watchdog PROPERTIES PROCESSORS 2)
 set_tests_properties(search what_if PROPERTIES COST 50)
-weft_add_test(NAME models TIER slow SOURCES launcher/models.c launcher/child.c layers/harness.c
+weft_add_test(NAME models TIER slow SOURCES launcher/models.c launcher/child.c launcher/weights.c layers/harness.c
   LABELS launcher)
+weft_add_test_run(NAME models_meshes TIER nightly PROGRAM $<TARGET_FILE:test_models> ARGS meshes LABELS launcher)
 add_dependencies(test_models example_phi3)
 weft_add_test_run(NAME generating_all TIER nightly PROGRAM $<TARGET_FILE:test_generating> ARGS all LABELS launcher)
 weft_add_test(NAME model_faults SOURCES launcher/model_faults.c launcher/altered.c launcher/child.c
