@@ -10,6 +10,7 @@
 
 #include <weft/kernels.h>
 
+#include "core/cluster/cluster.h"
 #include "core/log.h"
 #include "core/sized.h"
 #include "core/text.h"
@@ -724,6 +725,18 @@ typedef struct fitting {
     const weft_topology *topology; /* NULL: not known yet */
 } fitting;
 
+/* What a plan would refuse of another tp than the config's own, whose ranks it names itself. */
+static weft_status check_trial(const weft_config *c, const weft_mesh *mesh)
+{
+    const bool is_own = mesh->tp == c->parallel.tensor_model_parallel_size;
+    if (!c->planned_on || is_own || c->parallel.allow_tp_across_nodes)
+        return WEFT_OK;
+    const int node = c->planned_on->ranks_per_node;
+    const weft_topology topology = {
+        .world = mesh->world, .num_nodes = (mesh->world + node - 1) / node, .ranks_per_node = node};
+    return weft_topology_check(&topology, mesh, false);
+}
+
 static weft_status check_fitting(const void *context, const weft_mesh *mesh)
 {
     const fitting *f = context;
@@ -745,7 +758,7 @@ static weft_status check_fitting(const void *context, const weft_mesh *mesh)
     WEFT_TRY(check_pairs(c, mesh));
     WEFT_TRY(check_muon(c));
     if (!f->topology)
-        return WEFT_OK;
+        return check_trial(c, mesh);
     return weft_topology_check(f->topology, mesh, c->parallel.allow_tp_across_nodes);
 }
 

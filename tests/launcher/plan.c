@@ -687,6 +687,13 @@ static void check_left_out(void)
         2, "--tokens 2X: expected a number of 1 to 1e+18; suffixes: k, M, B or T (powers of 1000)",
         "plan", "tiny.json", "--cluster", path, "--tokens", "2X");
     check_same_tokens(path);
+    EXPECT(child_write("heads.json",
+                       "{\"model\": {\"num_layers\": 2, \"hidden_size\": 64, "
+                       "\"num_attention_heads\": 16, \"seq_length\": 16, \"vocab_size\": 64}, "
+                       "\"data\": {\"mock_data\": true}}"),
+           "heads.json");
+    child_says(WORDS("plan", "heads.json", "--cluster", path, "--mesh", "tp=3"), 2, NULL,
+               WORDS("; tp 1, 2, 4 or 8 would\n"));
     EXPECT(child_write("fp16.json", "{\"name\": \"new\", \"num_nodes\": 1, \"ranks_per_node\": 8, "
                                     "\"device\": {\"name\": \"H900\", \"memory_bandwidth\": 1e12, "
                                     "\"peak\": {\"fp16\": 1e15}}}") &&
