@@ -327,18 +327,16 @@ static void check_computation(const char *name, const char *source, const weft_a
 
 /* Training starts from the import on any mesh with the same loss, and what it has made is exported
  * under the source's names: no padded row of the vocabulary, no expert or stage left out. */
-static double train_steps(const char *config, const char *run, const char *mesh,
-                          const char *steps)
+static double train_steps(const char *config, const char *run, const char *mesh, const char *steps)
 {
     char iterations[40];
     child c;
     double loss = NAN;
     snprintf(iterations, sizeof iterations, "train.train_iters=%s", steps);
     CHILD_RUN(&c, "train", config, "--out", run, "--mesh", mesh, "--json", "--set",
-              "data.mock_data=true", "--set", iterations, "--set",
-              "train.micro_batch_size=2", "--set", "train.global_batch_size=8", "--set",
-              "model.hidden_dropout=0", "--set", "model.attention_dropout=0", "--set",
-              "device.peak_flops=1e9");
+              "data.mock_data=true", "--set", iterations, "--set", "train.micro_batch_size=2",
+              "--set", "train.global_batch_size=8", "--set", "model.hidden_dropout=0", "--set",
+              "model.attention_dropout=0", "--set", "device.peak_flops=1e9");
     EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
     const char *at = c.out ? strstr(c.out, "\"loss\": ") : NULL;
     if (at)
@@ -409,8 +407,7 @@ static void check_meshes(const char *name, const char *source)
         char folders[2][128];
         snprintf(folders[0], sizeof folders[0], "%s/checkpoints/step-1", many);
         snprintf(folders[1], sizeof folders[1], "%s/checkpoints/step-1", one);
-        const weights_difference d =
-            weights_compare(folders[0], folders[1], "optimizer/exp_avg/");
+        const weights_difference d = weights_compare(folders[0], folders[1], "optimizer/exp_avg/");
         EXPECT(d.count > 0 && d.worst <= 1e-5, "%s, %s: %s is off by %.3g (of %d)", name, meshes[i],
                d.where, d.worst, d.count);
     }
