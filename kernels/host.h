@@ -11,6 +11,9 @@
 
 #include <weft/kernels.h>
 
+/* Starts OpenMP's library in this thread, so that no two lanes do at once. */
+void weft_host_prepare(void);
+
 /* cast and split_master round masters to weights; add accumulates (y may be a or b). */
 #define WEFT_HOST_KERNEL_LIST(X)                                                                   \
     X(adamw)                                                                                       \

@@ -20,6 +20,13 @@ static int set_threads(int num_threads)
 #endif
 }
 
+void weft_host_prepare(void)
+{
+#ifdef _OPENMP
+    (void)omp_get_max_threads();
+#endif
+}
+
 static weft_status check_threads(const char *kernel, int num_threads)
 {
     return num_threads < 1 ? WEFT_ERROR(WEFT_INTERNAL, "host %s: %d threads", kernel, num_threads)

@@ -489,9 +489,12 @@ static weft_status write_tokenizer(exporting *x, const char *folder, int64_t *ou
     weft_prepared_sections(&info, &prepared, sections);
     WEFT_TRY(weft_options_parse(sections, 2, x->folder, text, NULL, 0, x->arena));
     *out_eod = info.eod;
-    return info.kind == WEFT_TOKENIZER_JSON && info.vocab_text
-               ? weft_folder_write(folder, "tokenizer.json", info.vocab_text)
-               : WEFT_OK;
+    if (info.kind != WEFT_TOKENIZER_JSON || !info.vocab_text)
+        return WEFT_OK;
+    WEFT_TRY(weft_folder_write(folder, "tokenizer.json", info.vocab_text));
+    /* Else transformers makes the family's own tokenizer from the vocabulary. */
+    return weft_folder_write(folder, "tokenizer_config.json",
+                             "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n");
 }
 
 static weft_status write_own_config(exporting *x, const char *folder, const char **out_text)

@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "kernels/host.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
 #include "launcher/planning/tensor_choice.h"
@@ -302,6 +303,7 @@ weft_status weft_setup_device(const weft_config *config, weft_device **out)
     int threads = (int)config->device.num_threads;
     if (threads == 0)
         threads = weft_machine_allowed_cores() / sharers;
+    weft_host_prepare();
     WEFT_TRY(weft_device_create_cpu(threads < 1 ? 1 : threads, budget, out));
     weft_device_set_pace(*out, weft_config_pace(config));
     return WEFT_OK;

@@ -63,5 +63,12 @@ int main(void)
     /* The prompt begins as documents do, with <s>, which is token 1. */
     says(WORDS("generate", "run", "--prompt", "the weft", "--num-tokens", "3", "--json"),
          WORDS("\"text\": \"the weft", "\"tokens\": [1, "));
+    /* An export has it, under a class that reads the file as it is. */
+    CHILD_GOOD("export", "run", "--out", "out");
+    char *given = child_read("kept.json"), *has = child_read("out/tokenizer.json"),
+         *model = child_read("out/config.json"), *class = child_read("out/tokenizer_config.json");
+    EXPECT(given && has && strcmp(given, has) == 0, "another tokenizer.json");
+    EXPECT(class && strstr(class, "\"PreTrainedTokenizerFast\""), "%s", class);
+    EXPECT(model && strstr(model, "\"eos_token_id\": 2,"), "%s", model);
     return child_finish();
 }

@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -174,10 +175,16 @@ static weft_status read_run(flights *f)
 
 /* --- groups ---------------------------------------------------------------------------------- */
 
+/* -1: none that a rank may have. */
+static int rank_of(const cJSON *item, const char *key)
+{
+    const double number = number_of(item, key);
+    return number <= INT_MAX ? (int)number : -1;
+}
+
 static group group_of(const cJSON *item)
 {
-    group g = {.first_rank = (int)number_of(item, "first_rank"),
-               .size = (int)number_of(item, "size")};
+    group g = {.first_rank = rank_of(item, "first_rank"), .size = rank_of(item, "size")};
     snprintf(g.name, sizeof g.name, "%s", text_of(item, "group"));
     return g;
 }
