@@ -111,6 +111,7 @@ static void check_json(const char *path, bool uneven)
     EXPECT(cJSON_GetArraySize(sizes) == 2, "%d sizes", cJSON_GetArraySize(sizes));
     check_size(cJSON_GetArrayItem(sizes, 0), 48 << 10, uneven);
     check_size(cJSON_GetArrayItem(sizes, 1), 131072 + 7, uneven);
+    cJSON_Delete(json);
 }
 
 int main(int argc, char **argv)

@@ -41,6 +41,7 @@ static int read_evaluations(const char *text, double out[4])
                    "%.100s", line);
             out[count++] = loss;
         }
+        cJSON_Delete(json);
     }
     return count;
 }

@@ -149,6 +149,7 @@ static void check_beside_others(void)
     EXPECT(cJSON_IsNumber(peak) && peak->valuedouble > 1e8 && cJSON_IsString(from) &&
                strcmp(from->valuestring, "given") != 0,
            "no peak in the first line:\n%.600s", c.out);
+    cJSON_Delete(json);
 }
 
 int main(void)

@@ -279,6 +279,7 @@ static void check_layers(void)
                    strstr(error, i ? "layer 1 (of no kind): ops->kind is NULL"
                                    : "rank 1: decoder.layers.0 forward: a wrong call"),
                "JSON of a failure: exit %d: %s%s", c.exit_code, c.out, c.err);
+        cJSON_Delete(report);
     }
     with_stack(&c, plain_only, "EPBH", "s", true);
     EXPECT(c.exit_code == weft_status_exit_code(WEFT_COMM) && child_is_line(c.err) &&

@@ -280,6 +280,7 @@ static void train_from_file(double out[2])
         out[0] = number_of(json, "read_bytes");
         out[1] = number_of(json, "written_bytes");
     }
+    cJSON_Delete(json);
 }
 
 /* What a run reads and writes, but for a record whose next use it only guesses. */
