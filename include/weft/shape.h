@@ -69,8 +69,11 @@ typedef struct weft_shape {
                              later */
     size_t cached_tokens; /* without training: `seq` tokens come at a time, and attention caches
                              keys and values of so many; 0: sequences come whole */
-    int attention_chunks, mlp_chunks; /* of tp > 1: chunks of their products, beside which rows
-                                         travel between the tensor-parallel ranks; 0: 1 */
+    int attention_chunks, mlp_chunks;      /* of tp > 1: chunks of their products, beside which rows
+                                              travel between the tensor-parallel ranks; 0: 1 */
+    int moe_exchange, moe_exchange_chunks; /* the form in which rows of tensor-sharded experts
+                                              travel, whose staging is scratch, and its chunks; 0:
+                                              the plain one, 1 */
 } weft_shape;
 /* The software of published runs: until the summer of 2021, and since. */
 typedef enum weft_plain_year {

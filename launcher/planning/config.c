@@ -681,8 +681,6 @@ static weft_status check_pairs(const weft_config *c, const weft_mesh *mesh)
     } rows[] = {
         {mesh->ep == 1, "expert_model_parallel_size 1", "no tokens travel"},
         {mesh->binding == WEFT_BINDING_TP, "expert_binding tp", "no tokens travel"},
-        {mesh->etp > 1, "expert_tensor_parallel_size above 1",
-         "the all-to-all is a program of several lanes"},
         {is_lean, "this pipeline_schedule",
          "ranks of pairs stand twice as far apart, so that it had no less in flight than zbv"},
         {has_none, "this pipeline_schedule",

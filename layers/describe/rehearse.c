@@ -180,7 +180,10 @@ static weft_status init(weft_rehearsal *r, const weft_model_options *options,
                                       .dtype = shape->dtype,
                                       .micro_batch_size = (int64_t)shape->batch,
                                       .training = shape->training,
-                                      .moe.pipeline = weft_shape_pipeline(shape)};
+                                      .moe = {.pipeline = weft_shape_pipeline(shape),
+                                              .form = (weft_exchange_form)shape->moe_exchange,
+                                              .num_chunks = shape->moe_exchange_chunks,
+                                              .as_one = true}};
     model->place = weft_coords_place(&r->groups.coords, r->groups.mesh.world);
     WEFT_TRY(weft_parameters_create(&r->groups, r->device, shape->dtype, &model->parameters));
     WEFT_TRY(weft_model_create_moe(model));

@@ -52,6 +52,13 @@ weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
                                shape->moe_by_experts, 0};
 }
 
+void weft_shape_exchange(const weft_moe_options *moe, weft_shape *shape)
+{
+    const bool matters = shape->etp > 1 && moe->form != WEFT_EXCHANGE_BASELINE;
+    shape->moe_exchange = matters ? (int)moe->form : 0;
+    shape->moe_exchange_chunks = matters ? moe->num_chunks : 0;
+}
+
 size_t weft_rotary_channels(size_t head_dim, double percent)
 {
     return (size_t)((double)head_dim * percent * (1 + 1e-12));

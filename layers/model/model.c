@@ -341,6 +341,7 @@ weft_status weft_model_totals(const weft_model *model, uint64_t *out_params, dou
     whole.sequence_parallel = whole.splits_backward = false;
     whole.recompute = whole.offload = 0;
     whole.moe_partitions = whole.moe_reuse = whole.moe_peer_group = whole.moe_by_experts = 0;
+    whole.moe_exchange = whole.moe_exchange_chunks = 0;
     WEFT_TRY(weft_rehearse_model(&model->options, model->setup.own_options, &whole, model->build,
                                  &layers, &count));
     *out_params = 0;

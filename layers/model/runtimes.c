@@ -42,6 +42,8 @@ weft_status weft_model_create_moe(weft_model *model)
     if (shape->etp == 1)
         own.form = WEFT_EXCHANGE_BASELINE;
     WEFT_TRY(weft_moe_runtime_create(model->setup.device, &own, d.exchange, bytes, &model->moe));
+    if (d.exchange)
+        weft_shape_exchange(o, shape);
     return use_pipeline(model, &model->moe->current->pipeline);
 }
 

@@ -68,24 +68,40 @@ static size_t share_bytes(const movement *m, const size_t *block_bytes, size_t c
     return sum;
 }
 
-/* The chunks are not all of one size, and the first is never smaller than the others. */
-static weft_status take_staging(movement *m, const weft_program *program,
-                                const weft_exchange_memory *memory)
+void weft_moe_movement_start(const weft_moe_runtime *r, weft_comm *ep, weft_comm *etp,
+                             weft_moe_movement *out)
 {
-    size_t t = (size_t)weft_comm_size(m->etp), ep = (size_t)weft_comm_size(m->ep);
-    size_t sent = share_bytes(m, m->send_bytes, 0), came = share_bytes(m, m->recv_bytes, 0);
-    void *sizes;
-    WEFT_TRY(memory->host(memory->context, 2 * ep * sizeof(size_t), &sizes));
-    m->sent = sizes;
+    const int num = r->options.num_chunks;
+    *out = (weft_moe_movement){.ep = ep,
+                               .etp = etp,
+                               .num_chunks = num > 0 ? (size_t)num : 1,
+                               .all = r->options.form == WEFT_EXCHANGE_O1_PAPER,
+                               .is_program = weft_comm_size(etp) > 1 && r->form.num_tasks > 0};
+}
+
+/* The chunks are not all of one size, and the first is never smaller than the others. */
+size_t weft_moe_staged_bytes(const weft_moe_movement *m, const size_t *block_bytes)
+{
+    return m->is_program ? share_bytes(m, block_bytes, 0) : 0;
+}
+
+weft_status weft_moe_take_staging(const weft_moe_runtime *r, weft_moe_movement *m, size_t most,
+                                  const weft_exchange_memory *memory)
+{
+    const size_t t = (size_t)weft_comm_size(m->etp), ep = (size_t)weft_comm_size(m->ep);
+    void *area;
+    if (!m->is_program)
+        return WEFT_OK;
+    WEFT_TRY(memory->host(memory->context, 2 * ep * sizeof(size_t), &area));
+    m->sent = area;
     m->came = m->sent + ep;
-    for (int i = 0; i < program->num_slots; i++) {
-        bool arrived = program->slots[i].holds == WEFT_SLOT_ARRIVED;
-        void *area;
+    for (int i = 0; i < r->form.num_slots; i++) {
+        const bool arrived = r->form.slots[i].holds == WEFT_SLOT_ARRIVED;
         if (arrived) {
-            WEFT_TRY(memory->device(memory->context, sent, &area));
+            WEFT_TRY(memory->device(memory->context, most, &area));
             m->packed[i] = area;
         }
-        WEFT_TRY(memory->device(memory->context, arrived ? came : t * came, &area));
+        WEFT_TRY(memory->device(memory->context, arrived ? most : t * most, &area));
         m->staging[i] = area;
     }
     return WEFT_OK;
@@ -167,17 +183,14 @@ static weft_status copy_own_block(const movement *m, weft_lane *lane)
     return weft_lane_copy(lane, m->recv + to, m->send + from, m->send_bytes[rank]);
 }
 
-weft_status weft_moe_exchange_begin(const weft_moe_runtime *r, weft_moe_movement *m,
-                                    const weft_exchange_memory *memory, weft_lane *lane)
+weft_status weft_moe_exchange_begin(const weft_moe_runtime *r, const weft_moe_movement *m,
+                                    weft_lane *lane)
 {
-    m->num_chunks = r->options.num_chunks > 0 ? (size_t)r->options.num_chunks : 1;
-    m->all = r->options.form == WEFT_EXCHANGE_O1_PAPER;
-    if (weft_comm_size(m->etp) == 1 || r->options.form == WEFT_EXCHANGE_BASELINE)
-        return weft_all_to_all(m->ep, lane, m->send, m->send_bytes, m->recv, m->recv_bytes);
-    if (r->options.form == WEFT_EXCHANGE_DIRECT)
+    if (weft_comm_size(m->etp) > 1 && r->options.form == WEFT_EXCHANGE_DIRECT)
         return weft_all_to_all_sharded(m->ep, m->etp, lane, m->send, m->send_bytes, m->recv,
                                        m->recv_bytes, r->direct_chunk_bytes);
-    WEFT_TRY(take_staging(m, &r->form, memory));
+    if (!m->is_program || r->options.as_one)
+        return weft_all_to_all(m->ep, lane, m->send, m->send_bytes, m->recv, m->recv_bytes);
     return m->all ? WEFT_OK : copy_own_block(m, lane);
 }
 
@@ -209,7 +222,9 @@ static bool part_of(const void *context, const weft_task *task, int part, weft_b
 weft_status weft_moe_runtime_expand(weft_moe_runtime *r, const weft_program *program,
                                     weft_program *out)
 {
-    return weft_program_body(program, part_of, &r->form, &r->arena, out);
+    const weft_program whole = {.num_tasks = 0};
+    return weft_program_body(program, part_of, r->options.as_one ? &whole : &r->form, &r->arena,
+                             out);
 }
 
 /* --- alone ---------------------------------------------------------------------------------- */
@@ -217,7 +232,6 @@ weft_status weft_moe_runtime_expand(weft_moe_runtime *r, const weft_program *pro
 typedef struct lone {
     movement *m;
     const weft_moe_runtime *runtime;
-    const weft_exchange_memory *memory;
     bool begun;
 } lone;
 
@@ -229,7 +243,7 @@ static weft_status run_lone(void *context, const weft_task *task, weft_lane *lan
     if (l->begun)
         return WEFT_OK;
     l->begun = true;
-    return weft_moe_exchange_begin(l->runtime, l->m, l->memory, lane);
+    return weft_moe_exchange_begin(l->runtime, l->m, lane);
 }
 
 static weft_status make_lone(weft_moe_runtime *r)
@@ -245,7 +259,10 @@ static weft_status make_lone(weft_moe_runtime *r)
 weft_status weft_moe_exchange_over(weft_moe_runtime *r, weft_moe_movement *m,
                                    const weft_exchange_memory *memory, weft_lane *lane)
 {
-    lone l = {.m = m, .runtime = r, .memory = memory};
+    lone l = {.m = m, .runtime = r};
+    const size_t sent = weft_moe_staged_bytes(m, m->send_bytes),
+                 came = weft_moe_staged_bytes(m, m->recv_bytes);
+    WEFT_TRY(weft_moe_take_staging(r, m, sent > came ? sent : came, memory));
     if (r->alone.num_tasks == 0)
         WEFT_TRY(make_lone(r));
     memcpy(r->executor.lanes, r->lanes, sizeof r->lanes);

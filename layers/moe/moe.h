@@ -73,7 +73,8 @@ typedef struct weft_moe_movement {
     char *recv;
     const size_t *send_bytes, *recv_bytes;
     size_t num_chunks;
-    bool all; /* o1_paper: the rank's own block travels too */
+    bool all;        /* o1_paper: the rank's own block travels too */
+    bool is_program; /* the form is */
     /* By slot of the form's program, which other slots precede. arrived: this rank's slices of a
      * chunk, by peer; gathered: all ETP ranks' slices, [t][share]. */
     int first_slot;
@@ -82,13 +83,21 @@ typedef struct weft_moe_movement {
     size_t *sent, *came;                     /* host: [ep], bytes of the current chunk */
 } weft_moe_movement;
 
-/* Begins the all-to-all over movement's `ep`, in the runtime's form; every rank of its `etp` holds
- * the same `send` and passes equal sizes, as for weft_all_to_all. Where the form is a program, its
- * chunks follow; else nothing does. The runtime was created with `exchange` true. A single rank in
- * `etp` uses the baseline. Collective over ep and etp. Errors: the memory's, WEFT_COMM, the lanes'
- * own. */
-weft_status weft_moe_exchange_begin(const weft_moe_runtime *runtime, weft_moe_movement *movement,
-                                    const weft_exchange_memory *memory,
+/* A movement between these ranks, of nothing yet. */
+void weft_moe_movement_start(const weft_moe_runtime *runtime, weft_comm *ep, weft_comm *etp,
+                             weft_moe_movement *out);
+/* Bytes of a staging area for blocks of so many bytes, [ep], that are sent or come; 0: none. */
+size_t weft_moe_staged_bytes(const weft_moe_movement *movement, const size_t *block_bytes);
+/* Takes the staging areas of exchanges that follow each other; most: the largest's. */
+weft_status weft_moe_take_staging(const weft_moe_runtime *runtime, weft_moe_movement *movement,
+                                  size_t most, const weft_exchange_memory *memory) WEFT_CHECKED;
+/* Begins the all-to-all over movement's `ep`, in the runtime's form, by staging that was taken;
+ * every rank of its `etp` holds the same `send` and passes equal sizes, as for weft_all_to_all.
+ * Where the form is a program, its chunks follow; else nothing does. The runtime was created with
+ * `exchange` true. A single rank in `etp` uses the baseline. Collective over ep and etp. Errors:
+ * the memory's, WEFT_COMM, the lanes' own. */
+weft_status weft_moe_exchange_begin(const weft_moe_runtime *runtime,
+                                    const weft_moe_movement *movement,
                                     weft_lane *lane) WEFT_CHECKED;
 /* Whether the task of a program with exchanges is of a chunk; enqueues it. */
 bool weft_moe_is_chunk(const weft_task *task);

@@ -34,6 +34,8 @@ typedef struct weft_moe_options {
     weft_moe_pipeline pipeline; /* num_partitions 0: 1 */
     weft_exchange_form form;    /* for tensor-sharded experts */
     int num_chunks;             /* the form's; 0: 1, for direct a default by size */
+    bool as_one;                /* rehearsals alone: takes the form's staging, and notes the plain
+                                   exchange, by whose time plans price forms */
     weft_moe_load load;         /* plans alone: the fullest rank's load */
 } weft_moe_options;
 

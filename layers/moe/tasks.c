@@ -503,21 +503,38 @@ static weft_status host(void *context, size_t bytes, void **out)
     return weft_pass_host(context, bytes, out);
 }
 
-/* Staging areas lie in the pass's scratch, behind the program's other slots. */
+/* Staging areas lie in the pass's scratch, behind the program's other slots. All exchanges of the
+ * layer's direction use them in turn. */
+static weft_status take_staging(work *w)
+{
+    const weft_groups *groups = weft_pass_groups(w->pass);
+    const weft_moe_runtime *runtime = w->pass->model->moe;
+    const weft_exchange_memory memory = {.context = w->pass, .device = scratch, .host = host};
+    const weft_moe_cut *cut = &w->state->cut;
+    const bool backward = w->program == &w->state->plan->inside[1];
+    size_t most = 0;
+    if (!w->m->dims.exchange || w->state->plan->pipeline.peer_group > 0)
+        return WEFT_OK;
+    weft_moe_movement_start(runtime, groups->by_axis[WEFT_AXIS_EP], groups->by_axis[WEFT_AXIS_ETP],
+                            &w->movement);
+    w->movement.first_slot = w->state->plan->programs[backward].num_slots;
+    for (int i = 0; i < cut->num_parts; i++) {
+        const size_t sent = weft_moe_staged_bytes(&w->movement, cut->parts[i].send_bytes),
+                     came = weft_moe_staged_bytes(&w->movement, cut->parts[i].recv_bytes);
+        most = sent > most ? sent : most;
+        most = came > most ? came : most;
+    }
+    return weft_moe_take_staging(runtime, &w->movement, most, &memory);
+}
+
 static weft_status begin_exchange(work *w, weft_lane *lane, const char *from,
                                   const size_t *out_bytes, char *to, const size_t *in_bytes)
 {
-    const weft_groups *groups = weft_pass_groups(w->pass);
-    const weft_exchange_memory memory = {.context = w->pass, .device = scratch, .host = host};
-    const bool backward = w->program == &w->state->plan->inside[1];
-    w->movement = (weft_moe_movement){.ep = groups->by_axis[WEFT_AXIS_EP],
-                                      .etp = groups->by_axis[WEFT_AXIS_ETP],
-                                      .send = from,
-                                      .recv = to,
-                                      .send_bytes = out_bytes,
-                                      .recv_bytes = in_bytes,
-                                      .first_slot = w->state->plan->programs[backward].num_slots};
-    return weft_moe_exchange_begin(w->pass->model->moe, &w->movement, &memory, lane);
+    w->movement.send = from;
+    w->movement.recv = to;
+    w->movement.send_bytes = out_bytes;
+    w->movement.recv_bytes = in_bytes;
+    return weft_moe_exchange_begin(w->pass->model->moe, &w->movement, lane);
 }
 
 /* Exchanges rows between home and the experts, either way. */
@@ -700,6 +717,7 @@ static weft_status run_counts(void *context, const weft_task *task, weft_lane *l
     WEFT_TRY(take(w, WEFT_SLOT_RESULT, &w->state->held.returned));
     WEFT_TRY(take_home(w));
     WEFT_TRY(take_answer(w, WEFT_SLOT_T_DO));
+    WEFT_TRY(take_staging(w));
     return take_expert_rows(w, false);
 }
 
@@ -740,6 +758,7 @@ weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state
     WEFT_TRY(take_answer(w, WEFT_SLOT_DT_DO));
     WEFT_TRY(
         take_answer(w, WEFT_SLOT_DT_DI)); /* in place: nobody needs dT_DO when dT_DI is written */
+    WEFT_TRY(take_staging(w));
     WEFT_TRY(take_expert_rows(w, true));
     if (!weft_pass_defers(pass))
         return WEFT_OK;

@@ -212,6 +212,7 @@ static weft_status described_shape(const weft_model_setup *setup, const weft_mes
         shape.moe_reuse = (int)moe->pipeline.reuse;
         shape.moe_peer_group = moe->pipeline.peer_group;
         shape.moe_by_experts = moe->pipeline.by_experts;
+        weft_shape_exchange(moe, &shape);
     }
     shape.experts_on_host = setup->options->num_experts > 0 && setup->tier &&
                             weft_tier_closed(setup->tier).experts != WEFT_TIER_NONE;

@@ -115,6 +115,8 @@ bool weft_outline_repeats(const weft_outline *outline);
 
 /* The partitions of MoE layers of this shape. */
 weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape);
+/* Gives the shape the form in which rows travel between MoE layers. */
+void weft_shape_exchange(const weft_moe_options *moe, weft_shape *shape);
 
 void weft_outline_release(weft_outline *outline); /* a zeroed one is legal */
 

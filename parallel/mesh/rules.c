@@ -234,11 +234,14 @@ static weft_status check_chunks(const weft_parallel_options *o, weft_mesh *mesh)
     mesh->attention_chunks = mesh->mlp_chunks = 1;
     if (!o->tp_comm_overlap || mesh->tp == 1)
         return WEFT_OK;
-    if (chunks->is_array &&
-        (chunks->count != 2 || chunks->values[0] == 0 || chunks->values[1] == 0))
+    if (chunks->is_array && chunks->count != 2)
         return WEFT_KEY_ERROR("parallel.tp_comm_overlap_chunks",
-                              " has %zu numbers: one, or two from 1 on, attention's and MLPs'",
+                              " has %zu numbers: one, or two, attention's and MLPs'",
                               chunks->count);
+    if (chunks->is_array && (chunks->values[0] == 0 || chunks->values[1] == 0))
+        return WEFT_KEY_ERROR("parallel.tp_comm_overlap_chunks",
+                              " [%lld, %lld]: two numbers are from 1 on; 0, by price, stands alone",
+                              (long long)chunks->values[0], (long long)chunks->values[1]);
     const bool is_open = weft_mesh_leaves_chunks(o, mesh);
     mesh->attention_chunks = is_open ? WEFT_TP_CHUNKS : (int)chunks->values[0];
     mesh->mlp_chunks = is_open ? WEFT_TP_CHUNKS : (int)chunks->values[chunks->count - 1];

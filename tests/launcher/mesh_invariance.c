@@ -293,6 +293,8 @@ static const mesh_case meshes[] = {
     {2, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=dualpipev", PAIRS},
     {2, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", PAIRS},
     {3, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv", PAIRS},
+    {3, 4, "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", PAIRS ", " FORM(o3, 3)},
+    {2, 4, "tp=2,dp=2,binding=dp,ep=2,etp=2", PAIRS ", " FORM(o2, 2)},
     {3, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=dualpipev,zero=3", PAIRS},
     {1, 4, "cp=2,dp=2,zero=1", NULL},
     {2, 4, "cp=2,dp=2,binding=dp,ep=2", NULL},

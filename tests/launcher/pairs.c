@@ -10,6 +10,7 @@
                  "\"moe_layer_freq\": [0, 1, 1, 1], \"moe_shared_expert_intermediate_size\": 16, " \
                  "\"untie_embeddings_and_output_weights\": true}"
 #define TIED SAME_MOE(4, "1, 0, 1, 1")
+#define SHARDED "tp=2,dp=2,binding=dp,ep=2,etp=2"
 #define PAIRS ", \"overlap_moe_expert_parallel_comm\": true"
 
 static const same_case cases[] = {
@@ -34,6 +35,13 @@ static const same_case cases[] = {
     {4, UNTIED, "dp=4,binding=dp,ep=2,zero=3", PARTS(2, s4), "", ""},
     {4, UNTIED, "dp=4,binding=dp,ep=4", ", \"moe_partition_by\": \"peers\"", "", ""},
     {2, UNTIED, "dp=2,binding=dp,ep=2", PARTS(2, s1) ", \"moe_partition_by\": \"experts\"", "", ""},
+    /* tensor-sharded experts, by each form of their exchange */
+    {4, UNTIED, SHARDED, FORM(baseline, 1), "", ""},
+    {4, UNTIED, SHARDED ",sp=1", FORM(o1_paper, 1), BF16, ""},
+    {4, UNTIED, SHARDED, FORM(o2, 3) PARTS(2, none), "", ""},
+    {4, TIED, SHARDED ",sp=1", FORM(o3, 2), "", ""},
+    {4, UNTIED, SHARDED ",sp=1", FORM(o3, 4) PARTS(2, s1), SELECTIVE("\"moe\""), ""},
+    {4, UNTIED, SHARDED, FORM(direct, 2), "", ""},
 };
 
 int main(void)

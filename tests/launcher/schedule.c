@@ -228,7 +228,6 @@ static void check_pairs(void)
     } rows[] = {
         {"dp=2", "train.seed=2", "expert_model_parallel_size 1: no tokens travel"},
         {"tp=2,ep=2,binding=tp", "train.seed=2", "expert_binding tp: no tokens travel"},
-        {"dp=2,ep=2,tp=2,etp=2", "train.seed=2", "expert_tensor_parallel_size above 1"},
         {"dp=2,ep=2", "parallel.pipeline_schedule=gpipe", "this pipeline_schedule"},
         {"pp=2,dp=2,ep=2,schedule=v_min", "train.seed=2", "this pipeline_schedule"},
         {"dp=2,ep=2", "parallel.moe_num_partitions=0", "moe_num_partitions 0"},

@@ -96,6 +96,8 @@ static const char *const again_meshes[] = {"dp=4,binding=dp,ep=2", "tp=2,pp=2,sp
 
 /* Virtual stages of a rank share slots, also where their layers differ: the first has the
  * embedding, the last the head, others are a mixture's or longer. */
+#define SHARDED "tp=2,dp=2,binding=dp,ep=2,etp=2"
+#define FORM(name, num) "\"moe_all_to_all\": \"" name "\", \"moe_all_to_all_chunks\": " #num
 #define SCHEDULE(name) "\"pipeline_schedule\": \"" name "\""
 #define LAYOUT(pp, text)                                                                           \
     ", \"pipeline_model_parallel_size\": " #pp ", \"pipeline_model_parallel_layout\": \"" text "\""
@@ -118,6 +120,12 @@ static const struct {
     {GPT2, "tp=2,pp=2,sp=1,schedule=zb_h1", IN_CHUNKS(2), NULL},
     {GPT2 MOE DENSE_FIRST, "tp=2,dp=2,sp=1,binding=dp,ep=4", IN_CHUNKS(2), OUT("\"block\"")},
     {GPT2 MOE DENSE_FIRST, "tp=2,dp=2,sp=1,binding=dp,ep=4", IN_CHUNKS(2) ", " PAIRS, NULL},
+    {GPT2 MOE, SHARDED, FORM("o1_paper", 1), NULL},
+    {LLAMA MOE, SHARDED ",sp=1", FORM("o1", 1) ", \"moe_num_partitions\": 2", NULL},
+    {GPT2 MOE, SHARDED ",sp=1", FORM("o2", 3), MODULES("\"moe\"")},
+    {LLAMA MOE, SHARDED, FORM("o3", 2), OUT("\"moe\"")},
+    {GPT2 MOE, SHARDED ",sp=1", FORM("o3", 4) ", " PAIRS, NULL},
+    {GPT2 MOE, SHARDED, FORM("direct", 2), NULL},
 };
 
 /* What was reserved is filled to the brim, and nothing came on top. */
@@ -508,6 +516,7 @@ int main(int argc, char **argv)
         {"dp=4,binding=dp,ep=2", BY_EXPERTS ", \"moe_memory_reuse\": \"s1\"", NULL, 0},
         {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, NULL, 0},
         {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, MODULES("\"moe\""), 0},
+        {SHARDED, FORM("o1_paper", 1) ", \"moe_num_partitions\": 1", NULL, 0},
     };
     for (size_t i = 0; i < sizeof unbalanced / sizeof *unbalanced; i++)
         if (all || unbalanced[i].kind != NIGHTLY)

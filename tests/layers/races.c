@@ -314,14 +314,19 @@ static void run_forms(void)
     for (int form = 0; form <= WEFT_EXCHANGE_DIRECT; form++)
         for (int chunks = 1; chunks <= (form > WEFT_EXCHANGE_O1 ? 3 : 1); chunks++)
             for (int n = 1; n <= 3; n += 2) {
-                const note_case c = {.name = "a form of the exchange",
-                                     .model = MOE,
-                                     .mesh = "tp=2,ep=2,etp=2",
-                                     .world = 4,
-                                     .rank = 1,
-                                     .moe = {.pipeline = {.num_partitions = n},
-                                             .form = (weft_exchange_form)form,
-                                             .num_chunks = chunks}};
+                note_case c = {.name = "a form of the exchange",
+                               .model = MOE,
+                               .mesh = n == 1 ? "tp=2,ep=2,etp=2" : "tp=2,sp=1,ep=2,etp=2",
+                               .world = 4,
+                               .rank = 1,
+                               .moe = {.pipeline = {.num_partitions = n},
+                                       .form = (weft_exchange_form)form,
+                                       .num_chunks = chunks}};
+                run(&c);
+                c.name = "a form of the exchange, in pairs";
+                c.pairs = true;
+                run(&c);
+                c.halves = true;
                 run(&c);
             }
 }

@@ -282,12 +282,12 @@ static weft_status submit(exchange_rig *rig, const exchange_variant *variant,
     if (variant->is_bare)
         return weft_all_to_all(rig->between, rig->lane, rig->send, rig->bare_send_bytes, rig->recv,
                                rig->bare_recv_bytes);
-    weft_moe_movement movement = {.ep = rig->between,
-                                  .etp = rig->inside,
-                                  .send = rig->send,
-                                  .recv = rig->recv,
-                                  .send_bytes = rig->send_bytes,
-                                  .recv_bytes = rig->recv_bytes};
+    weft_moe_movement movement;
+    weft_moe_movement_start(runtime, rig->between, rig->inside, &movement);
+    movement.send = rig->send;
+    movement.recv = rig->recv;
+    movement.send_bytes = rig->send_bytes;
+    movement.recv_bytes = rig->recv_bytes;
     return weft_moe_exchange_over(runtime, &movement, &memory, rig->lane);
 }
 
