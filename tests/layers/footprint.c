@@ -126,6 +126,7 @@ static const struct {
     {LLAMA MOE, SHARDED, FORM("o3", 2), OUT("\"moe\"")},
     {GPT2 MOE, SHARDED ",sp=1", FORM("o3", 4) ", " PAIRS, NULL},
     {GPT2 MOE, SHARDED, FORM("direct", 2), NULL},
+    {GPT2 MOE, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", PAIRS, NULL},
 };
 
 /* What was reserved is filled to the brim, and nothing came on top. */
