@@ -227,9 +227,10 @@ typedef struct attention_state {
     weft_latent_state latent;
     weft_tensor heads, heads_out; /* qkv and out by heads, if ranks exchange heads */
     float *lse;
-    weft_tensor dy, dqkv; /* of a backward */
-    /* Between parts of a pass: scratch begins at start, behind what is made again at mark; the
-     * timeline's slice. */
+    weft_tensor dy, dout, dqkv; /* of a backward */
+    /* Between parts of a pass: the product in chunks at hand; scratch begins at start, behind what
+     * is made again at mark; the timeline's slice. */
+    weft_ordered product;
     weft_context_work context;
     size_t start, mark, note;
 } attention_state;
@@ -574,12 +575,11 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
 }
 
 /* Likewise dqkv from dout. */
-static weft_status core_backward(const attention *a, weft_pass *pass, attention_state *state,
-                                 const weft_tensor *dout)
+static weft_status core_backward(const attention *a, weft_pass *pass, attention_state *state)
 {
     WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_ATTENTION, &state->note));
-    return (weft_pass_context(pass) ? context_backward : whole_backward)(a, pass, state, dout,
-                                                                         &state->dqkv);
+    return (weft_pass_context(pass) ? context_backward
+                                    : whole_backward)(a, pass, state, &state->dout, &state->dqkv);
 }
 
 /* Behind either. */
@@ -653,21 +653,81 @@ static weft_status qkv_backward_weights(const attention *a, weft_pass *pass, con
 
 /* --- in chunks: attention itself needs tokens' order ------------------------------------------ */
 
-static weft_chunks chunks_of(const weft_pass *pass)
+static weft_chunks chunks_of(const weft_model *model)
 {
-    const weft_shape *shape = weft_pass_shape(pass);
-    return weft_chunks_of(shape, shape->attention_chunks);
+    return weft_chunks_of(&model->shape, model->shape.attention_chunks);
 }
 
-static weft_ordered qkv_ordered(const attention *a, const weft_chunks *chunks)
+/* Whether rows are gathered in chunks; those of latents come whole. */
+static bool gathers_chunks(const weft_model *model)
 {
-    return (weft_ordered){
-        .chunks = *chunks, .linears = {&a->qkv, a->kv.weight ? &a->kv : NULL}, .name = a->qkv.name};
+    const weft_chunks chunks = chunks_of(model);
+    return chunks.count > 1 && chunks.pieces > 1;
 }
 
-static weft_ordered proj_ordered(const attention *a, const weft_chunks *chunks)
+static void begin_product(weft_pass *pass, attention_state *state, const weft_linear *first,
+                          const weft_linear *second)
 {
-    return (weft_ordered){.chunks = *chunks, .linears = {&a->proj}, .name = a->proj.name};
+    const weft_chunks chunks = chunks_of(pass->model);
+    weft_ordered_begin(&state->product, &chunks, first, second);
+}
+
+static bool makes_core_again(const weft_model *model)
+{
+    return model->shape.recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN);
+}
+
+/* The places of programs inside: qkv is gathered for, the core over context-parallel ranks,
+ * projections are reduced; backward the core may come again, the projection is gathered for, qkv is
+ * reduced. Before each stands a stage of the layer's own, and one behind the last. */
+enum { INSIDE_QKV, INSIDE_CORE, INSIDE_PROJ, BEHIND_FORWARD };
+enum { INSIDE_AGAIN, INSIDE_PROJ_BACK, INSIDE_CORE_BACK, INSIDE_QKV_BACK, BEHIND_BACKWARD };
+
+static int forward_inside(const attention *a, const weft_model *model,
+                          weft_inside out[WEFT_MAX_INSIDE])
+{
+    const weft_tensor_runtime *r = model->tensor;
+    const weft_chunks c = chunks_of(model);
+    int count = 0;
+    if (gathers_chunks(model) && !has_latent(a))
+        out[count++] = weft_tensor_inside(r, WEFT_CUT_ENTER, &c, INSIDE_QKV);
+    if (model->context)
+        out[count++] = weft_context_inside(model->context, false, INSIDE_CORE);
+    if (c.count > 1)
+        out[count++] = weft_tensor_inside(r, WEFT_CUT_EXIT, &c, INSIDE_PROJ);
+    return count;
+}
+
+static int backward_inside(const attention *a, const weft_model *model, bool defers,
+                           weft_inside out[WEFT_MAX_INSIDE])
+{
+    const weft_tensor_runtime *r = model->tensor;
+    const weft_chunks c = chunks_of(model);
+    const bool gathers = gathers_chunks(model);
+    int count = 0;
+    if (model->context && makes_core_again(model))
+        out[count++] = weft_context_inside(model->context, false, INSIDE_AGAIN);
+    if (gathers)
+        out[count++] = weft_tensor_inside(
+            r, defers ? WEFT_CUT_ENTER_BACK : WEFT_CUT_ENTER_BACK_MAKING, &c, INSIDE_PROJ_BACK);
+    if (model->context)
+        out[count++] = weft_context_inside(model->context, true, INSIDE_CORE_BACK);
+    if (c.count > 1 && !has_latent(a))
+        out[count++] = weft_tensor_inside(r,
+                                          defers    ? WEFT_CUT_EXIT_BACK
+                                          : gathers ? WEFT_CUT_EXIT_BACK_GATHERING
+                                                    : WEFT_CUT_EXIT_BACK_MAKING,
+                                          &c, INSIDE_QKV_BACK);
+    return count;
+}
+
+static int attention_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                            weft_way way, weft_inside out[WEFT_MAX_INSIDE])
+{
+    const attention *a = (const attention *)layer;
+    (void)pass;
+    return way == WEFT_WAY_FORWARD ? forward_inside(a, model, out)
+                                   : backward_inside(a, model, way == WEFT_WAY_INPUT, out);
 }
 
 /* --- a backward in two halves ---------------------------------------------------------------- */
@@ -690,42 +750,17 @@ static weft_status attention_weights(weft_layer *layer, weft_pass *pass)
 static weft_status begin_input(const attention *a, weft_pass *pass, attention_state *state,
                                const weft_tensor *dy)
 {
-    const weft_chunks chunks = chunks_of(pass);
-    const weft_ordered proj = proj_ordered(a, &chunks);
-    const bool gathers = chunks.count > 1 && chunks.pieces > 1;
-    weft_tensor dout;
-    WEFT_TRY(gathers
-                 ? weft_pass_deferred(pass, dy->dtype, a->dims.rows_full, dy->dims[1], &state->dy)
-                 : weft_pass_enter_deferred(pass, dy, &state->dy));
-    WEFT_TRY((has_latent(a) ? weft_pass_scratch : weft_pass_deferred)(
-        pass, dy->dtype, a->dims.rows_full, a->dims.qkv, &state->dqkv));
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, a->dims.rows_full, a->proj.in, &dout));
-    WEFT_TRY(gathers ? weft_ordered_enter_backward(&proj, pass, NULL, dy, &state->dy, &dout)
-                     : weft_linear_backward_input(pass, &a->proj, &state->dy, false, &dout));
-    return core_backward(a, pass, state, &dout);
-}
-
-static weft_status end_input(weft_layer *layer, weft_pass *pass, weft_tensor *dx)
-{
-    attention *a = (attention *)layer;
-    attention_state *state = weft_pass_state(pass, layer);
-    const weft_chunks chunks = chunks_of(pass);
-    const weft_ordered qkv = qkv_ordered(a, &chunks);
-    weft_tensor partial;
-    if (has_latent(a)) {
-        WEFT_TRY(
-            weft_latent_backward(&a->latent, pass, &state->x, &state->latent, &state->dqkv, dx));
-    } else if (chunks.count > 1) {
-        WEFT_TRY(rotate(a, pass, &state->dqkv, true));
-        WEFT_TRY(weft_ordered_exit_backward(&qkv, pass, NULL, &state->dqkv, dx));
-    } else {
-        WEFT_TRY(rotate(a, pass, &state->dqkv, true));
-        WEFT_TRY(weft_pass_partial(pass, dx, &partial));
-        WEFT_TRY(qkv_backward_input(a, pass, &state->dqkv, &partial));
-        WEFT_TRY(weft_pass_exit(pass, &partial, dx));
-    }
-    weft_pass_release(pass, state->mark);
-    return weft_pass_defer(pass, layer, attention_weights);
+    const size_t rows = a->dims.rows_full;
+    const bool gathers = gathers_chunks(pass->model);
+    WEFT_TRY(gathers ? weft_pass_deferred(pass, dy->dtype, rows, dy->dims[1], &state->dy)
+                     : weft_pass_enter_deferred(pass, dy, &state->dy));
+    WEFT_TRY((has_latent(a) ? weft_pass_scratch : weft_pass_deferred)(pass, dy->dtype, rows,
+                                                                      a->dims.qkv, &state->dqkv));
+    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, a->proj.in, &state->dout));
+    if (!gathers)
+        return weft_linear_backward_input(pass, &a->proj, &state->dy, false, &state->dout);
+    begin_product(pass, state, &a->proj, NULL);
+    return weft_ordered_enter_backward(&state->product, pass, NULL, dy, &state->dout);
 }
 
 /* --- whole ----------------------------------------------------------------------------------- */
@@ -745,18 +780,23 @@ static weft_status stash_qkv(const attention *a, weft_pass *pass, attention_stat
 
 static weft_status make_qkv(const attention *a, weft_pass *pass, attention_state *state)
 {
-    const weft_chunks chunks = chunks_of(pass);
     weft_tensor full;
-    if (chunks.count > 1 && chunks.pieces > 1) {
+    if (gathers_chunks(pass->model)) {
         WEFT_TRY(stash_qkv(a, pass, state));
-        const weft_ordered qkv = qkv_ordered(a, &chunks);
-        WEFT_TRY(weft_ordered_enter_forward(&qkv, pass, &state->x, &state->qkv));
-    } else {
-        WEFT_TRY(weft_pass_enter(pass, &state->x, &full));
-        WEFT_TRY(stash_qkv(a, pass, state));
-        WEFT_TRY(qkv_forward(a, pass, &full, &state->qkv));
+        begin_product(pass, state, &a->qkv, &a->kv);
+        return weft_ordered_enter_forward(&state->product, pass, &state->x, &state->qkv);
     }
+    WEFT_TRY(weft_pass_enter(pass, &state->x, &full));
+    WEFT_TRY(stash_qkv(a, pass, state));
+    return qkv_forward(a, pass, &full, &state->qkv);
+}
+
+/* What attention reads. */
+static weft_status end_qkv(const attention *a, weft_pass *pass, attention_state *state)
+{
     state->ready = state->qkv;
+    if (has_latent(a))
+        return WEFT_OK;
     WEFT_TRY(heads_norms_sum(&a->norms, pass, &state->qkv, &state->sums));
     WEFT_TRY(make_ready(a, pass, state));
     return a->norms.of[0].weight ? WEFT_OK : rotate(a, pass, &state->ready, false);
@@ -765,9 +805,7 @@ static weft_status make_qkv(const attention *a, weft_pass *pass, attention_state
 static weft_status make_latent(const attention *a, weft_pass *pass, attention_state *state)
 {
     WEFT_TRY(stash_qkv(a, pass, state));
-    WEFT_TRY(weft_latent_forward(&a->latent, pass, &state->x, &state->latent, &state->qkv));
-    state->ready = state->qkv;
-    return WEFT_OK;
+    return weft_latent_forward(&a->latent, pass, &state->x, &state->latent, &state->qkv);
 }
 
 static weft_status make_latent_again(const attention *a, weft_pass *pass, attention_state *state)
@@ -789,83 +827,91 @@ static weft_status begin_forward(attention *a, weft_pass *pass, attention_state 
     if (a->cache.data) /* passes bring more tokens or fewer */
         a->dims = weft_dims_of(&a->common.options, weft_pass_shape(pass));
     state->x = *x;
-    WEFT_TRY(has_latent(a) ? make_latent(a, pass, state) : make_qkv(a, pass, state));
-    return core_forward(a, pass, state);
+    return (has_latent(a) ? make_latent : make_qkv)(a, pass, state);
 }
 
-static weft_status end_forward(const attention *a, weft_pass *pass, const attention_state *state,
-                               weft_tensor *y)
+static weft_status project(const attention *a, weft_pass *pass, attention_state *state,
+                           weft_tensor *y)
 {
-    const weft_chunks chunks = chunks_of(pass);
-    const weft_ordered proj = proj_ordered(a, &chunks);
     weft_tensor partial;
-    WEFT_TRY(end_core(pass, state));
-    if (chunks.count > 1) {
-        WEFT_TRY(weft_ordered_exit_forward(&proj, pass, &state->out, y));
-        weft_pass_release(pass, state->start);
-        return WEFT_OK;
+    if (chunks_of(pass->model).count > 1) {
+        begin_product(pass, state, &a->proj, NULL);
+        return weft_ordered_exit_forward(&state->product, pass, &state->out, y);
     }
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     /* One rank's partial sum carries the bias, so that the sum has it once. */
     bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
     WEFT_TRY(weft_linear_forward(pass, &a->proj, &state->out, with_bias, &partial));
-    WEFT_TRY(weft_pass_exit(pass, &partial, y));
-    weft_pass_release(pass, state->start);
-    return WEFT_OK;
+    return weft_pass_exit(pass, &partial, y);
+}
+
+static weft_status forward_stage(attention *a, weft_pass *pass, attention_state *state, int stage,
+                                 const weft_tensor *x, weft_tensor *y)
+{
+    switch (stage) {
+    case INSIDE_QKV:
+        return begin_forward(a, pass, state, x);
+    case INSIDE_CORE:
+        WEFT_TRY(end_qkv(a, pass, state));
+        return core_forward(a, pass, state);
+    case INSIDE_PROJ:
+        WEFT_TRY(end_core(pass, state));
+        return project(a, pass, state, y);
+    default:
+        weft_pass_release(pass, state->start);
+        return WEFT_OK;
+    }
 }
 
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
                                      const weft_tensor *x, weft_tensor *y)
 {
-    attention *a = (attention *)layer;
     attention_state *state = weft_pass_state(pass, layer);
-    weft_body_part at, next;
-    (void)weft_part_at(layer, pass->model, pass, false, part, &at);
+    weft_body_part at;
+    (void)weft_part_at(layer, pass->model, pass, WEFT_WAY_FORWARD, part, &at);
     if (at.program)
-        return run_context_task(pass, state, &at, lane);
-    if (part == 0)
-        WEFT_TRY(begin_forward(a, pass, state, x));
-    return weft_part_at(layer, pass->model, pass, false, part + 1, &next)
-               ? WEFT_OK
-               : end_forward(a, pass, state, y);
+        return at.place == INSIDE_CORE
+                   ? run_context_task(pass, state, &at, lane)
+                   : weft_tensor_run_part(pass, &state->product.call, &at, lane);
+    for (int i = at.from; i <= at.to && i <= BEHIND_FORWARD; i++)
+        WEFT_TRY(forward_stage((attention *)layer, pass, state, i, x, y));
+    return WEFT_OK;
 }
 
-/* dx from dqkv, which it changes. */
-static weft_status input_backward(const attention *a, weft_pass *pass, const attention_state *state,
+/* dx from dqkv, which it changes; a first half leaves the weights' gradients. */
+static weft_status input_backward(const attention *a, weft_pass *pass, attention_state *state,
                                   weft_tensor *dx)
 {
     const weft_tensor *dqkv = &state->dqkv;
+    const bool defers = weft_pass_defers(pass);
     weft_tensor x_full, partial;
     WEFT_TRY(rotate(a, pass, dqkv, true));
     if (a->norms.of[0].weight)
         WEFT_TRY(heads_norms_backward(&a->norms, pass, &state->qkv, &state->sums, dqkv));
-    const weft_chunks chunks = chunks_of(pass);
-    const weft_ordered qkv = qkv_ordered(a, &chunks);
-    if (chunks.count > 1)
-        return weft_ordered_exit_backward(&qkv, pass, &state->x, dqkv, dx);
-    WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
+    if (chunks_of(pass->model).count > 1) {
+        begin_product(pass, state, &a->qkv, &a->kv);
+        return weft_ordered_exit_backward(&state->product, pass, defers ? NULL : &state->x, dqkv,
+                                          dx);
+    }
+    if (!defers)
+        WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
-    WEFT_TRY(qkv_backward(a, pass, &x_full, dqkv, &partial));
+    WEFT_TRY(defers ? qkv_backward_input(a, pass, dqkv, &partial)
+                    : qkv_backward(a, pass, &x_full, dqkv, &partial));
     return weft_pass_exit(pass, &partial, dx);
 }
 
 /* dout from dy, and the weights' gradients. */
-static weft_status proj_backward(const attention *a, weft_pass *pass, const attention_state *state,
-                                 const weft_tensor *dy, weft_tensor *dout)
+static weft_status proj_backward(const attention *a, weft_pass *pass, attention_state *state,
+                                 const weft_tensor *dy)
 {
-    const weft_chunks chunks = chunks_of(pass);
     weft_tensor dy_full;
-    if (chunks.count == 1 || chunks.pieces == 1) {
-        WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
-        return weft_linear_backward(pass, &a->proj, &state->out, &dy_full, dout);
+    if (gathers_chunks(pass->model)) {
+        begin_product(pass, state, &a->proj, NULL);
+        return weft_ordered_enter_backward(&state->product, pass, &state->out, dy, &state->dout);
     }
-    const weft_ordered proj = proj_ordered(a, &chunks);
-    return weft_ordered_enter_backward(&proj, pass, &state->out, dy, NULL, dout);
-}
-
-static bool makes_core_again(const weft_model *model)
-{
-    return model->shape.recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN);
+    WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
+    return weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &state->dout);
 }
 
 /* What a recomputation enqueues is forward's, and noted so. */
@@ -896,62 +942,56 @@ static weft_status begin_backward(const attention *a, weft_pass *pass, attention
                                   const weft_tensor *dy)
 {
     const weft_dims *d = &a->dims;
-    weft_tensor dout;
+    if (makes_core_again(pass->model)) {
+        WEFT_TRY(end_core(pass, state));
+        weft_pass_release(pass, state->mark);
+    }
     if (weft_pass_defers(pass))
         return begin_input(a, pass, state, dy);
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &dout));
+    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &state->dout));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &state->dqkv));
-    WEFT_TRY(proj_backward(a, pass, state, dy, &dout));
-    return core_backward(a, pass, state, &dout);
+    return proj_backward(a, pass, state, dy);
 }
 
-static weft_status end_backward(weft_layer *layer, weft_pass *pass, weft_tensor *dx)
+static weft_status backward_stage(attention *a, weft_pass *pass, attention_state *state, int stage,
+                                  const weft_tensor *dy, weft_tensor *dx)
 {
-    const attention *a = (const attention *)layer;
-    attention_state *state = weft_pass_state(pass, layer);
-    WEFT_TRY(end_core(pass, state));
-    if (weft_pass_defers(pass))
-        return end_input(layer, pass, dx);
-    WEFT_TRY(has_latent(a) ? weft_latent_backward(&a->latent, pass, &state->x, &state->latent,
-                                                  &state->dqkv, dx)
-                           : input_backward(a, pass, state, dx));
-    weft_pass_release(pass, state->start);
-    return WEFT_OK;
+    const bool defers = weft_pass_defers(pass);
+    switch (stage) {
+    case INSIDE_AGAIN:
+        return make_again(a, pass, state);
+    case INSIDE_PROJ_BACK:
+        return begin_backward(a, pass, state, dy);
+    case INSIDE_CORE_BACK:
+        if (defers && gathers_chunks(pass->model))
+            WEFT_TRY(weft_ordered_keep(&state->product, pass, &state->dy));
+        return core_backward(a, pass, state);
+    case INSIDE_QKV_BACK:
+        WEFT_TRY(end_core(pass, state));
+        return has_latent(a) ? weft_latent_backward(&a->latent, pass, &state->x, &state->latent,
+                                                    &state->dqkv, dx)
+                             : input_backward(a, pass, state, dx);
+    default:
+        weft_pass_release(pass, state->start);
+        return defers ? weft_pass_defer(pass, &a->common.base, attention_weights) : WEFT_OK;
+    }
 }
 
 static weft_status attention_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
                                       const weft_tensor *dy, weft_tensor *dx)
 {
-    const attention *a = (const attention *)layer;
     attention_state *state = weft_pass_state(pass, layer);
-    const bool again = makes_core_again(pass->model), inside = pass->model->context;
-    const int ahead = again && inside; /* own parts before backward's own */
     weft_body_part at;
-    (void)weft_part_at(layer, pass->model, pass, true, part, &at);
+    (void)weft_part_at(layer, pass->model, pass, weft_way_back(pass), part, &at);
+    if (at.program && at.place == INSIDE_AGAIN)
+        return run_core_again(pass, state, &at, lane);
     if (at.program)
-        return at.own < ahead ? run_core_again(pass, state, &at, lane)
-                              : run_context_task(pass, state, &at, lane);
-    if (part == 0)
-        WEFT_TRY(make_again(a, pass, state));
-    if (at.own == ahead && again) {
-        WEFT_TRY(end_core(pass, state));
-        weft_pass_release(pass, state->mark);
-    }
-    if (at.own == ahead)
-        WEFT_TRY(begin_backward(a, pass, state, dy));
-    return at.own == ahead + inside ? end_backward(layer, pass, dx) : WEFT_OK;
-}
-
-/* Over context-parallel ranks the core is a program, which backward may begin with forward's. */
-static int attention_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
-                            bool backward, weft_inside out[WEFT_MAX_INSIDE])
-{
-    int count = 0;
-    (void)layer;
-    (void)pass;
-    for (int i = backward && !makes_core_again(model); i <= backward && model->context; i++)
-        out[count++] = weft_context_inside(model->context, i);
-    return count;
+        return at.place == INSIDE_CORE_BACK
+                   ? run_context_task(pass, state, &at, lane)
+                   : weft_tensor_run_part(pass, &state->product.call, &at, lane);
+    for (int i = at.from; i <= at.to && i <= BEHIND_BACKWARD; i++)
+        WEFT_TRY(backward_stage((attention *)layer, pass, state, i, dy, dx));
+    return WEFT_OK;
 }
 
 static bool attention_is_static(const weft_layer *layer)

@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 #include "layers/layers.h"
 #include "layers/mlp.h"
+#include "layers/pass/pass.h"
 
 static weft_status mlp_init(weft_layer *layer, weft_build *build)
 {
@@ -60,16 +61,16 @@ static weft_status fc2_backward(const weft_mlp *mlp, weft_pass *pass, weft_tenso
     return weft_mlp_activate_backward(mlp, pass, hidden, act, dhidden);
 }
 
-static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
-                               weft_tensor *y)
+static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                               const weft_tensor *x, weft_tensor *y)
 {
     weft_mlp *mlp = (weft_mlp *)layer;
     weft_mlp_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
     weft_tensor full, act, partial;
+    if (weft_mlp_is_cut(pass->model))
+        return weft_mlp_forward_in_chunks(layer, pass, part, lane, x, y);
     state->x = *x;
-    if (weft_mlp_is_cut(pass))
-        return weft_mlp_forward_in_chunks(mlp, pass, state, y);
     WEFT_TRY(weft_pass_enter(pass, x, &full));
     WEFT_TRY(fc1_forward(mlp, pass, &full, &state->hidden, &act));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
@@ -84,7 +85,7 @@ static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_te
  * half, and the rest is kept where it takes least: GELU's input is there, SwiGLU's dhidden lies in
  * its place ---------------------------------------------------------------------------------- */
 
-static weft_status mlp_weights(weft_layer *layer, weft_pass *pass)
+weft_status weft_mlp_weights(weft_layer *layer, weft_pass *pass)
 {
     weft_mlp *mlp = (weft_mlp *)layer;
     weft_mlp_state *state = weft_pass_state(pass, layer);
@@ -96,7 +97,7 @@ static weft_status mlp_weights(weft_layer *layer, weft_pass *pass)
         WEFT_TRY(weft_mlp_activate(mlp, pass, &state->hidden, &state->act));
     }
     WEFT_TRY(weft_linear_backward_weights(pass, &mlp->fc2, &state->act, &state->dy));
-    if (weft_mlp_is_cut(pass))
+    if (weft_mlp_is_cut(pass->model))
         return weft_mlp_weights_in_chunks(mlp, pass, state, mark);
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_linear_backward_weights(pass, &mlp->fc1, &x_full, &state->dhidden));
@@ -129,9 +130,7 @@ static weft_status mlp_input(weft_layer *layer, weft_pass *pass, const weft_tens
     weft_mlp_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
     weft_tensor partial;
-    WEFT_TRY(weft_pass_defer(pass, layer, mlp_weights));
-    if (weft_mlp_is_cut(pass))
-        return weft_mlp_input_in_chunks(mlp, pass, state, dy, dx);
+    WEFT_TRY(weft_pass_defer(pass, layer, weft_mlp_weights));
     WEFT_TRY(weft_pass_enter_deferred(pass, dy, &state->dy));
     WEFT_TRY(fc2_backward_input(mlp, pass, state));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
@@ -143,17 +142,17 @@ static weft_status mlp_input(weft_layer *layer, weft_pass *pass, const weft_tens
 
 /* --- a whole one ----------------------------------------------------------------------------- */
 
-static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                weft_tensor *dx)
+static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
+                                const weft_tensor *dy, weft_tensor *dx)
 {
     weft_mlp *mlp = (weft_mlp *)layer;
     weft_mlp_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
     weft_tensor dy_full, act, dhidden, x_full, partial;
+    if (weft_mlp_is_cut(pass->model))
+        return weft_mlp_backward_in_chunks(layer, pass, part, lane, dy, dx);
     if (weft_pass_defers(pass))
         return mlp_input(layer, pass, dy, dx);
-    if (weft_mlp_is_cut(pass))
-        return weft_mlp_backward_in_chunks(mlp, pass, state, dy, dx);
     WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     const bool again = weft_pass_shape(pass)->recompute & mlp->modules;
@@ -170,16 +169,19 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
     return WEFT_OK;
 }
 
+static const weft_layer_parts mlp_parts = {weft_mlp_inside, mlp_forward, mlp_backward};
+
 static const weft_layer_ops mlp_ops = {
     .struct_bytes = sizeof mlp_ops,
     .kind = "mlp",
     .state_bytes = sizeof(weft_mlp_state),
     .init = mlp_init,
-    .forward = mlp_forward,
-    .backward = mlp_backward,
+    .forward = weft_parts_forward,
+    .backward = weft_parts_backward,
     .destroy = weft_layer_free,
     .is_static = weft_layer_always_static,
     .width = weft_layer_width,
+    .parts = &mlp_parts,
     .by_token = true,
 };
 

@@ -10,6 +10,7 @@
 #include "layers/context/context.h"
 #include "layers/pass/graphs.h"
 #include "layers/pass/note.h"
+#include "layers/tensor/tensor.h"
 
 weft_lane *weft_pass_lane(const weft_pass *pass)
 {
@@ -437,11 +438,12 @@ void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
 {
     /* Layers note their own tasks, but for copies. */
     static const int tracks[WEFT_NUM_LANES] = {
-        [WEFT_LANE_SEND] = WEFT_NO_TRACK,        [WEFT_LANE_RECEIVE] = WEFT_NO_TRACK,
-        [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,     [WEFT_LANE_EXPERT] = WEFT_NO_TRACK,
-        [WEFT_LANE_INSIDE] = WEFT_NO_TRACK,      [WEFT_LANE_PLACE] = WEFT_NO_TRACK,
-        [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,   [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,
-        [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD, [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
+        [WEFT_LANE_SEND] = WEFT_NO_TRACK,         [WEFT_LANE_RECEIVE] = WEFT_NO_TRACK,
+        [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,      [WEFT_LANE_EXPERT] = WEFT_NO_TRACK,
+        [WEFT_LANE_INSIDE] = WEFT_NO_TRACK,       [WEFT_LANE_PLACE] = WEFT_NO_TRACK,
+        [WEFT_LANE_TENSOR] = WEFT_NO_TRACK,       [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,
+        [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,    [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
+        [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
     const weft_model *model = pass->model;
     memset(executor->lanes, 0, sizeof executor->lanes);
     executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
@@ -453,5 +455,7 @@ void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
         weft_moe_runtime_lanes(model->moe, pass->lane, executor->lanes);
     if (model->context)
         weft_context_runtime_lanes(model->context, executor->lanes);
+    if (model->tensor)
+        executor->lanes[WEFT_LANE_TENSOR] = weft_tensor_runtime_lane(model->tensor);
     weft_note_tasks(pass, tracks, executor);
 }

@@ -114,6 +114,8 @@ static bool is_inside(const weft_model *model, const weft_lane *lane)
         memcpy(lanes, model->moe->lanes, sizeof lanes);
     if (model->context)
         weft_context_runtime_lanes(model->context, lanes);
+    if (model->tensor)
+        lanes[WEFT_LANE_TENSOR] = weft_tensor_runtime_lane(model->tensor);
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         if (lanes[i] == lane)
             return true;
@@ -149,8 +151,7 @@ static void drop(const note_case *c, const note_model *m, size_t at)
     sum.drops++;
     sum.named += is_named;
     sum.redundant += !is_named;
-    if ((is_of_body && (is_inside(model, note->lane) || is_inside(model, other))) ||
-        (other && model->tensor && is_of(weft_tensor_executor(model->tensor), note->event))) {
+    if (is_of_body && (is_inside(model, note->lane) || is_inside(model, other))) {
         sum.of_layers++;
         EXPECT(is_named || !does_something(notes, count, at + 1, note->lane),
                "%s on %s: nobody misses wait %zu on lane %s", c->name, c->mesh, at,
