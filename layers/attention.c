@@ -11,9 +11,8 @@
  */
 #include "core/device/device.h"
 
-#include <stdio.h>
-
 #include "layers/context/context.h"
+#include "layers/heads_norm.h"
 #include "layers/latent.h"
 #include "layers/layers.h"
 #include "layers/pass/note.h"
@@ -21,195 +20,11 @@
 #include "layers/rotary.h"
 #include "layers/tensor/ordered.h"
 
-/* --- norms of queries and keys, between QKV and the rotary positions ------------------------- */
-
-/* A head's norm sees that head alone, so tensor parallelism changes
- * nothing but that each rank has a part of the one weight's gradient. A norm across heads sums
- * squares over the ranks. Where ranks share a group's key, all of them add it to that sum, and each
- * has a part of its gradient: `whole` counts the key as often. */
-
-/* Of the queries, or of the keys. */
-typedef struct weft_heads_norm {
-    weft_parameter *weight, *bias; /* [head_dim]; across heads [local heads * head_dim], no bias */
-    const char *name;              /* static: "q_layernorm" */
-    weft_heads_shape shape;
-    size_t first; /* of a row of qkv: where the first head begins */
-    size_t whole; /* across heads: the numbers of a token that all ranks' sums count */
-} weft_heads_norm;
-
-typedef struct heads_norms {
-    weft_norm_kind kind;
-    float epsilon, weight_offset;
-    weft_heads_norm of[2]; /* queries, keys; weight NULL: there are none */
-} heads_norms;
-
-/* What backward needs beside qkv. */
-typedef struct heads_squares {
-    float *of[2]; /* [S * B]; across heads alone */
-} heads_squares;
-
-static weft_status declare(weft_build *build, const weft_model_options *o, const char *suffix,
-                           weft_parameter_spec *spec, const weft_placed_rows *rows,
-                           const weft_heads_norm *n, weft_parameter **out)
-{
-    char name[WEFT_MAX_NAME_BYTES];
-    snprintf(name, sizeof name, "%s.%s", n->name, suffix);
-    spec->name = name;
-    spec->sum_over_tp = !o->qk_layernorm_across_heads;
-    return weft_build_rows(build, spec, rows, out);
-}
-
-static weft_status init(weft_build *build, const weft_model_options *o, size_t heads_all,
-                        const weft_placed_rows *rows, weft_heads_norm *n)
-{
-    const bool across = o->qk_layernorm_across_heads;
-    weft_parameter_spec spec = WEFT_ARGS(
-        weft_parameter_spec, .num_dims = 1, .dims = {(across ? heads_all : 1) * n->shape.head_dim},
-        .split = {across ? WEFT_SPLIT_TP : WEFT_SPLIT_NONE},
-        .init = o->apply_layernorm_1p ? WEFT_INIT_ZERO : WEFT_INIT_ONE, .no_weight_decay = true);
-    WEFT_TRY(declare(build, o, "weight", &spec, rows, n, &n->weight));
-    if (o->normalization == WEFT_RMSNORM)
-        return WEFT_OK;
-    spec.init = WEFT_INIT_ZERO;
-    return declare(build, o, "bias", &spec, rows, n, &n->bias);
-}
-
-/* Declares q_layernorm and k_layernorm where the options ask. */
-static weft_status heads_norms_init(weft_build *build, const weft_model_options *o,
-                                    const weft_dims *d, heads_norms *out)
-{
-    if (!o->qk_layernorm)
-        return WEFT_OK;
-    const size_t dim = d->head_dim, heads = d->heads / d->groups;
-    const weft_heads_shape shape = {d->rows_full, d->groups, heads, dim, d->qkv, (heads + 2) * dim};
-    const size_t tp_rank = (size_t)weft_build_coords(build)->tp.at;
-    const weft_placed_rows even = {0}, shared = {tp_rank / d->sharers * dim, dim, (int)d->sharers};
-    out->kind = o->normalization == WEFT_RMSNORM ? WEFT_NORM_RMS : WEFT_NORM_LAYER;
-    out->epsilon = (float)o->norm_epsilon;
-    out->weight_offset = o->apply_layernorm_1p ? 1.0f : 0.0f;
-    out->of[0] =
-        (weft_heads_norm){.name = "q_layernorm", .shape = shape, .whole = d->heads_all * dim};
-    out->of[1] = (weft_heads_norm){.name = "k_layernorm",
-                                   .shape = shape,
-                                   .first = heads * dim,
-                                   .whole = d->groups_all * d->sharers * dim};
-    out->of[1].shape.heads = 1;
-    WEFT_TRY(init(build, o, d->heads_all, &even, &out->of[0]));
-    return init(build, o, d->groups_all,
-                o->qk_layernorm_across_heads && d->sharers > 1 ? &shared : &even, &out->of[1]);
-}
-
-static bool is_across(const heads_norms *norms)
-{
-    const weft_heads_norm *q = &norms->of[0];
-    return q->weight && q->weight->spec->split[0] == WEFT_SPLIT_TP;
-}
-
-static void *from(const weft_tensor *t, size_t first)
-{
-    return (char *)t->data + first * weft_dtype_bytes(t->dtype);
-}
-
-/* Sums over the token's heads on all TP ranks. */
-static weft_status sum(const weft_heads_norm *n, weft_pass *pass, const weft_heads_sums_args *args)
-{
-    weft_lane *lane = weft_pass_lane(pass);
-    WEFT_TRY_AS(lane, n->name, weft_heads_sums(lane, args));
-    if (weft_pass_shape(pass)->tp == 1)
-        return WEFT_OK;
-    return weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, args->sums,
-                           args->shape.tokens, WEFT_F32, WEFT_REDUCE_SUM);
-}
-
-/* Across heads: makes and stashes the sums. Collective over TP. */
-static weft_status heads_norms_sum(const heads_norms *norms, weft_pass *pass,
-                                   const weft_tensor *qkv, heads_squares *out)
-{
-    for (int i = 0; i < 2 && is_across(norms); i++) {
-        const weft_heads_norm *n = &norms->of[i];
-        const void *x = from(qkv, n->first);
-        weft_tensor sums;
-        WEFT_TRY_AS(weft_pass_lane(pass), n->name,
-                    weft_pass_stash(pass, WEFT_F32, n->shape.tokens, 1, &sums));
-        out->of[i] = sums.data;
-        WEFT_TRY(sum(n, pass,
-                     &WEFT_ARGS(weft_heads_sums_args, .shape = n->shape, .dtype = qkv->dtype,
-                                .a = x, .b = x, .sums = out->of[i])));
-    }
-    return WEFT_OK;
-}
-
-/* Values lie at the end of each group's row. */
-static weft_status copy_values(const weft_heads_shape *s, weft_lane *lane, const weft_tensor *qkv,
-                               const weft_tensor *ready)
-{
-    const size_t first = s->group_stride - s->head_dim;
-    return weft_cast(lane,
-                     &WEFT_ARGS(weft_cast_args, .count = s->head_dim, .from_dtype = qkv->dtype,
-                                .to_dtype = ready->dtype, .from = from(qkv, first),
-                                .to = from(ready, first), .rows = s->tokens * s->groups,
-                                .from_stride = s->group_stride, .to_stride = s->group_stride));
-}
-
-/* ready [S * B, qkv]: q and k of qkv normed, and its v. */
-static weft_status heads_norms_run(const heads_norms *norms, weft_pass *pass,
-                                   const weft_tensor *qkv, const heads_squares *sums,
-                                   const weft_tensor *ready)
-{
-    weft_lane *lane = weft_pass_lane(pass);
-    for (int i = 0; i < 2; i++) {
-        const weft_heads_norm *n = &norms->of[i];
-        WEFT_TRY_AS(lane, n->name,
-                    weft_heads_norm_forward(
-                        lane, &WEFT_ARGS(weft_heads_norm_forward_args, .kind = norms->kind,
-                                         .shape = n->shape, .dtype = qkv->dtype,
-                                         .x = from(qkv, n->first), .weight = n->weight->weight.data,
-                                         .bias = n->bias ? n->bias->weight.data : NULL,
-                                         .y = from(ready, n->first), .sums = sums->of[i],
-                                         .whole = n->whole, .epsilon = norms->epsilon,
-                                         .weight_offset = norms->weight_offset)));
-    }
-    return copy_values(&norms->of[0].shape, lane, qkv, ready);
-}
-
-/* Turns the gradients of the normed q and k in dqkv into those of qkv. Across heads: collective
- * over TP. */
-static weft_status heads_norms_backward(const heads_norms *norms, weft_pass *pass,
-                                        const weft_tensor *qkv, const heads_squares *sums,
-                                        const weft_tensor *dqkv)
-{
-    weft_lane *lane = weft_pass_lane(pass);
-    weft_tensor along = {0};
-    if (is_across(norms))
-        WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, norms->of[0].shape.tokens, 1, &along));
-    for (int i = 0; i < 2; i++) {
-        const weft_heads_norm *n = &norms->of[i];
-        const void *x = from(qkv, n->first), *weight = n->weight->weight.data;
-        void *dx = from(dqkv, n->first);
-        if (along.data)
-            WEFT_TRY(sum(n, pass,
-                         &WEFT_ARGS(weft_heads_sums_args, .shape = n->shape, .dtype = qkv->dtype,
-                                    .a = dx, .b = x, .weight = weight, .sums = along.data,
-                                    .weight_offset = norms->weight_offset)));
-        WEFT_TRY_AS(lane, n->name,
-                    weft_heads_norm_backward(
-                        lane, &WEFT_ARGS(weft_heads_norm_backward_args, .kind = norms->kind,
-                                         .shape = n->shape, .dtype = qkv->dtype, .x = x,
-                                         .weight = weight, .dx = dx, .sums = sums->of[i],
-                                         .along = along.data, .whole = n->whole,
-                                         .epsilon = norms->epsilon, .dweight = n->weight->grad,
-                                         .dbias = n->bias ? n->bias->grad : NULL,
-                                         .overwrite = weft_pass_overwrite(pass),
-                                         .weight_offset = norms->weight_offset)));
-    }
-    return WEFT_OK;
-}
-
 typedef struct attention {
     weft_layer_common common;
     weft_linear qkv, proj;
     weft_linear kv; /* where ranks share a group; qkv is q alone then */
-    heads_norms norms;
+    weft_heads_norms norms;
     weft_latent latent; /* with multi_latent_attention, in place of those */
     weft_rotary rotary;
     float scale; /* of scores; 0: the kernel's own */
@@ -223,7 +38,7 @@ typedef struct attention_state {
     weft_tensor x;        /* borrowed: the normalised input */
     weft_tensor qkv, out; /* [S*B, qkv], [S*B, heads * value_dim] */
     weft_tensor ready;    /* what attention reads: qkv, or with norms of q and k another */
-    heads_squares sums;
+    weft_heads_squares sums;
     weft_latent_state latent;
     weft_tensor heads, heads_out; /* qkv and out by heads, if ranks exchange heads */
     float *lse;
@@ -324,7 +139,7 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
         WEFT_TRY(weft_latent_init(build, o, d, &a->latent));
         return weft_linears_declare(build, o, &rows[1], 1);
     }
-    WEFT_TRY(heads_norms_init(build, o, d, &a->norms));
+    WEFT_TRY(weft_heads_norms_init(build, o, d, &a->norms));
     weft_layer_set_splits(layer, !a->norms.of[0].weight && !a->sinks);
     if (d->sharers == 1)
         return weft_linears_declare(build, o, rows, 2);
@@ -606,16 +421,6 @@ static weft_status qkv_forward(const attention *a, weft_pass *pass, const weft_t
     return a->kv.weight ? weft_linear_forward(pass, &a->kv, x, true, &kv) : WEFT_OK;
 }
 
-static weft_status qkv_backward(const attention *a, weft_pass *pass, const weft_tensor *x,
-                                const weft_tensor *dqkv, weft_tensor *dx)
-{
-    const weft_tensor dkv = columns_from(dqkv, a->qkv.out);
-    WEFT_TRY(weft_linear_backward(pass, &a->qkv, x, dqkv, dx));
-    return a->kv.weight
-               ? weft_linear_backward_to(pass, &a->kv, x, &dkv, weft_pass_overwrite(pass), true, dx)
-               : WEFT_OK;
-}
-
 /* Makes `ready`, which scratch holds where q and k have norms: backward norms them again. */
 static weft_status make_ready(const attention *a, weft_pass *pass, attention_state *state)
 {
@@ -623,7 +428,7 @@ static weft_status make_ready(const attention *a, weft_pass *pass, attention_sta
     if (!a->norms.of[0].weight)
         return WEFT_OK;
     WEFT_TRY(weft_pass_scratch(pass, state->qkv.dtype, d->rows_full, d->qkv, &state->ready));
-    WEFT_TRY(heads_norms_run(&a->norms, pass, &state->qkv, &state->sums, &state->ready));
+    WEFT_TRY(weft_heads_norms_run(&a->norms, pass, &state->qkv, &state->sums, &state->ready));
     return rotate(a, pass, &state->ready, false);
 }
 
@@ -747,20 +552,17 @@ static weft_status attention_weights(weft_layer *layer, weft_pass *pass)
     return WEFT_OK;
 }
 
-static weft_status begin_input(const attention *a, weft_pass *pass, attention_state *state,
-                               const weft_tensor *dy)
+/* Takes what the first half leaves. */
+static weft_status take_input(const attention *a, weft_pass *pass, attention_state *state,
+                              const weft_tensor *dy)
 {
     const size_t rows = a->dims.rows_full;
-    const bool gathers = gathers_chunks(pass->model);
-    WEFT_TRY(gathers ? weft_pass_deferred(pass, dy->dtype, rows, dy->dims[1], &state->dy)
-                     : weft_pass_enter_deferred(pass, dy, &state->dy));
+    WEFT_TRY(gathers_chunks(pass->model)
+                 ? weft_pass_deferred(pass, dy->dtype, rows, dy->dims[1], &state->dy)
+                 : weft_pass_enter_deferred(pass, dy, &state->dy));
     WEFT_TRY((has_latent(a) ? weft_pass_scratch : weft_pass_deferred)(pass, dy->dtype, rows,
                                                                       a->dims.qkv, &state->dqkv));
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, a->proj.in, &state->dout));
-    if (!gathers)
-        return weft_linear_backward_input(pass, &a->proj, &state->dy, false, &state->dout);
-    begin_product(pass, state, &a->proj, NULL);
-    return weft_ordered_enter_backward(&state->product, pass, NULL, dy, &state->dout);
+    return weft_pass_scratch(pass, dy->dtype, rows, a->proj.in, &state->dout);
 }
 
 /* --- whole ----------------------------------------------------------------------------------- */
@@ -797,7 +599,7 @@ static weft_status end_qkv(const attention *a, weft_pass *pass, attention_state 
     state->ready = state->qkv;
     if (has_latent(a))
         return WEFT_OK;
-    WEFT_TRY(heads_norms_sum(&a->norms, pass, &state->qkv, &state->sums));
+    WEFT_TRY(weft_heads_norms_sum(&a->norms, pass, &state->qkv, &state->sums));
     WEFT_TRY(make_ready(a, pass, state));
     return a->norms.of[0].weight ? WEFT_OK : rotate(a, pass, &state->ready, false);
 }
@@ -887,31 +689,36 @@ static weft_status input_backward(const attention *a, weft_pass *pass, attention
     weft_tensor x_full, partial;
     WEFT_TRY(rotate(a, pass, dqkv, true));
     if (a->norms.of[0].weight)
-        WEFT_TRY(heads_norms_backward(&a->norms, pass, &state->qkv, &state->sums, dqkv));
+        WEFT_TRY(weft_heads_norms_backward(&a->norms, pass, &state->qkv, &state->sums, dqkv));
     if (chunks_of(pass->model).count > 1) {
         begin_product(pass, state, &a->qkv, &a->kv);
         return weft_ordered_exit_backward(&state->product, pass, defers ? NULL : &state->x, dqkv,
                                           dx);
     }
-    if (!defers)
+    if (!defers) {
         WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
+        WEFT_TRY(qkv_backward_weights(a, pass, &x_full, dqkv));
+    }
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
-    WEFT_TRY(defers ? qkv_backward_input(a, pass, dqkv, &partial)
-                    : qkv_backward(a, pass, &x_full, dqkv, &partial));
+    WEFT_TRY(qkv_backward_input(a, pass, dqkv, &partial));
     return weft_pass_exit(pass, &partial, dx);
 }
 
-/* dout from dy, and the weights' gradients. */
+/* dout from dy, and unless they are left the weights' gradients. */
 static weft_status proj_backward(const attention *a, weft_pass *pass, attention_state *state,
                                  const weft_tensor *dy)
 {
-    weft_tensor dy_full;
+    const bool defers = weft_pass_defers(pass);
     if (gathers_chunks(pass->model)) {
         begin_product(pass, state, &a->proj, NULL);
-        return weft_ordered_enter_backward(&state->product, pass, &state->out, dy, &state->dout);
+        return weft_ordered_enter_backward(&state->product, pass, defers ? NULL : &state->out, dy,
+                                           &state->dout);
     }
-    WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
-    return weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &state->dout);
+    if (!defers) {
+        WEFT_TRY(weft_pass_enter(pass, dy, &state->dy));
+        WEFT_TRY(weft_linear_backward_weights(pass, &a->proj, &state->out, &state->dy));
+    }
+    return weft_linear_backward_input(pass, &a->proj, &state->dy, false, &state->dout);
 }
 
 /* What a recomputation enqueues is forward's, and noted so. */
@@ -946,10 +753,12 @@ static weft_status begin_backward(const attention *a, weft_pass *pass, attention
         WEFT_TRY(end_core(pass, state));
         weft_pass_release(pass, state->mark);
     }
-    if (weft_pass_defers(pass))
-        return begin_input(a, pass, state, dy);
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &state->dout));
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &state->dqkv));
+    if (weft_pass_defers(pass)) {
+        WEFT_TRY(take_input(a, pass, state, dy));
+    } else {
+        WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &state->dout));
+        WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &state->dqkv));
+    }
     return proj_backward(a, pass, state, dy);
 }
 

@@ -217,7 +217,7 @@ void weft_pass_release(weft_pass *pass, size_t mark)
     weft_stack_rewind(weft_pass_scratch_stack(pass), mark);
 }
 
-static weft_status gather_rows(weft_pass *pass, const weft_tensor *x, const weft_tensor *gathered)
+weft_status weft_pass_gather(weft_pass *pass, const weft_tensor *x, const weft_tensor *gathered)
 {
     size_t note;
     WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
@@ -240,7 +240,7 @@ weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *
     weft_tensor gathered;
     WEFT_TRY(
         weft_pass_scratch(pass, x->dtype, x->dims[0] * (size_t)shape->tp, x->dims[1], &gathered));
-    WEFT_TRY(gather_rows(pass, x, &gathered));
+    WEFT_TRY(weft_pass_gather(pass, x, &gathered));
     *full = gathered;
     return WEFT_OK;
 }
@@ -357,7 +357,7 @@ weft_status weft_pass_enter_deferred(weft_pass *pass, const weft_tensor *x, weft
     const weft_shape *shape = &pass->model->shape;
     const size_t ranks = shape->sequence_parallel ? (size_t)shape->tp : 1;
     WEFT_TRY(weft_pass_deferred(pass, x->dtype, x->dims[0] * ranks, x->dims[1], full));
-    return ranks > 1 ? gather_rows(pass, x, full)
+    return ranks > 1 ? weft_pass_gather(pass, x, full)
                      : weft_lane_copy(pass->lane, full->data, x->data, weft_tensor_bytes(x));
 }
 
