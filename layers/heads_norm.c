@@ -31,7 +31,7 @@ static weft_status init(weft_build *build, const weft_model_options *o, size_t h
 }
 
 weft_status weft_heads_norms_init(weft_build *build, const weft_model_options *o,
-                                    const weft_dims *d, weft_heads_norms *out)
+                                  const weft_dims *d, weft_heads_norms *out)
 {
     if (!o->qk_layernorm)
         return WEFT_OK;
@@ -77,7 +77,7 @@ static weft_status sum(const weft_heads_norm *n, weft_pass *pass, const weft_hea
 }
 
 weft_status weft_heads_norms_sum(const weft_heads_norms *norms, weft_pass *pass,
-                                   const weft_tensor *qkv, weft_heads_squares *out)
+                                 const weft_tensor *qkv, weft_heads_squares *out)
 {
     for (int i = 0; i < 2 && is_across(norms); i++) {
         const weft_heads_norm *n = &norms->of[i];
@@ -106,8 +106,8 @@ static weft_status copy_values(const weft_heads_shape *s, weft_lane *lane, const
 }
 
 weft_status weft_heads_norms_run(const weft_heads_norms *norms, weft_pass *pass,
-                                   const weft_tensor *qkv, const weft_heads_squares *sums,
-                                   const weft_tensor *ready)
+                                 const weft_tensor *qkv, const weft_heads_squares *sums,
+                                 const weft_tensor *ready)
 {
     weft_lane *lane = weft_pass_lane(pass);
     for (int i = 0; i < 2; i++) {
@@ -126,8 +126,8 @@ weft_status weft_heads_norms_run(const weft_heads_norms *norms, weft_pass *pass,
 }
 
 weft_status weft_heads_norms_backward(const weft_heads_norms *norms, weft_pass *pass,
-                                        const weft_tensor *qkv, const weft_heads_squares *sums,
-                                        const weft_tensor *dqkv)
+                                      const weft_tensor *qkv, const weft_heads_squares *sums,
+                                      const weft_tensor *dqkv)
 {
     weft_lane *lane = weft_pass_lane(pass);
     weft_tensor along = {0};

@@ -78,7 +78,8 @@ int weft_mlp_inside(const weft_layer *layer, const weft_model *model, weft_pass 
     if (c.count == 1)
         return 0;
     if (gathers && (forward || weft_mlp_makes_again(mlp, &model->shape)))
-        out[count++] = weft_tensor_inside(r, WEFT_CUT_ENTER, &c, forward ? WEFT_MLP_FC1 : WEFT_MLP_AGAIN);
+        out[count++] =
+            weft_tensor_inside(r, WEFT_CUT_ENTER, &c, forward ? WEFT_MLP_FC1 : WEFT_MLP_AGAIN);
     if (gathers && !forward)
         out[count++] = weft_tensor_inside(r, WEFT_CUT_ENTER_BACK, &c, WEFT_MLP_FC2_BACK);
     out[count++] = forward
@@ -121,7 +122,7 @@ weft_status weft_mlp_gather(weft_mlp *mlp, weft_pass *pass, const weft_linear *l
                                      .context = layer};
     if (chunks.count > 1 && chunks.pieces > 1)
         return WEFT_OK;
-    state->call.chunks = weft_chunks_whole(&chunks); /* nothing travels beside it */
+    state->call.chunks = weft_chunks_of(&pass->model->shape, 1); /* nothing travels beside it */
     WEFT_TRY(gather_all(pass, linear, from, gathered));
     return multiply(layer, pass, 0);
 }
@@ -195,8 +196,7 @@ weft_status weft_mlp_weights(weft_layer *layer, weft_pass *pass)
     const weft_tensor *hidden = &state->hidden;
     const size_t mark = weft_pass_mark(pass);
     if (weft_mlp_has_gelu(mlp)) {
-        WEFT_TRY(
-            weft_pass_scratch(pass, hidden->dtype, hidden->dims[0], mlp->fc2.in, &state->act));
+        WEFT_TRY(weft_pass_scratch(pass, hidden->dtype, hidden->dims[0], mlp->fc2.in, &state->act));
         WEFT_TRY(weft_mlp_activate(mlp, pass, hidden, &state->act));
     }
     WEFT_TRY(weft_linear_backward_weights(pass, &mlp->fc2, &state->act, &state->dy));

@@ -18,11 +18,6 @@ weft_chunks weft_chunks_of(const weft_shape *shape, int wanted)
         .count = (int)count, .pieces = shares ? shape->tp : 1, .rows = own / count, .apart = own};
 }
 
-weft_chunks weft_chunks_whole(const weft_chunks *c)
-{
-    return (weft_chunks){.count = 1, .pieces = c->pieces, .rows = c->apart, .apart = c->apart};
-}
-
 static weft_tensor rows_from(const weft_tensor *t, size_t first, size_t rows)
 {
     weft_tensor out = *t;

@@ -25,8 +25,6 @@ typedef struct weft_chunks {
 } weft_chunks;
 /* wanted: the chunks asked for; as many as divide the rows evenly, at most. Pure. */
 weft_chunks weft_chunks_of(const weft_shape *shape, int wanted);
-/* The same rows as one chunk. */
-weft_chunks weft_chunks_whole(const weft_chunks *chunks);
 /* A chunk's rows of a tensor in the order of gathered rows, and of one that this rank has alone. */
 weft_tensor weft_chunk_of(const weft_tensor *all, const weft_chunks *chunks, int chunk);
 weft_tensor weft_chunk_own(const weft_tensor *own, const weft_chunks *chunks, int chunk);
