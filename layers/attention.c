@@ -11,9 +11,8 @@
  */
 #include "core/device/device.h"
 
-#include <stdio.h>
-
 #include "layers/context/context.h"
+#include "layers/heads_norm.h"
 #include "layers/latent.h"
 #include "layers/layers.h"
 #include "layers/pass/note.h"
@@ -21,195 +20,11 @@
 #include "layers/rotary.h"
 #include "layers/tensor/ordered.h"
 
-/* --- norms of queries and keys, between QKV and the rotary positions ------------------------- */
-
-/* A head's norm sees that head alone, so tensor parallelism changes
- * nothing but that each rank has a part of the one weight's gradient. A norm across heads sums
- * squares over the ranks. Where ranks share a group's key, all of them add it to that sum, and each
- * has a part of its gradient: `whole` counts the key as often. */
-
-/* Of the queries, or of the keys. */
-typedef struct weft_heads_norm {
-    weft_parameter *weight, *bias; /* [head_dim]; across heads [local heads * head_dim], no bias */
-    const char *name;              /* static: "q_layernorm" */
-    weft_heads_shape shape;
-    size_t first; /* of a row of qkv: where the first head begins */
-    size_t whole; /* across heads: the numbers of a token that all ranks' sums count */
-} weft_heads_norm;
-
-typedef struct heads_norms {
-    weft_norm_kind kind;
-    float epsilon, weight_offset;
-    weft_heads_norm of[2]; /* queries, keys; weight NULL: there are none */
-} heads_norms;
-
-/* What backward needs beside qkv. */
-typedef struct heads_squares {
-    float *of[2]; /* [S * B]; across heads alone */
-} heads_squares;
-
-static weft_status declare(weft_build *build, const weft_model_options *o, const char *suffix,
-                           weft_parameter_spec *spec, const weft_placed_rows *rows,
-                           const weft_heads_norm *n, weft_parameter **out)
-{
-    char name[WEFT_MAX_NAME_BYTES];
-    snprintf(name, sizeof name, "%s.%s", n->name, suffix);
-    spec->name = name;
-    spec->sum_over_tp = !o->qk_layernorm_across_heads;
-    return weft_build_rows(build, spec, rows, out);
-}
-
-static weft_status init(weft_build *build, const weft_model_options *o, size_t heads_all,
-                        const weft_placed_rows *rows, weft_heads_norm *n)
-{
-    const bool across = o->qk_layernorm_across_heads;
-    weft_parameter_spec spec = WEFT_ARGS(
-        weft_parameter_spec, .num_dims = 1, .dims = {(across ? heads_all : 1) * n->shape.head_dim},
-        .split = {across ? WEFT_SPLIT_TP : WEFT_SPLIT_NONE},
-        .init = o->apply_layernorm_1p ? WEFT_INIT_ZERO : WEFT_INIT_ONE, .no_weight_decay = true);
-    WEFT_TRY(declare(build, o, "weight", &spec, rows, n, &n->weight));
-    if (o->normalization == WEFT_RMSNORM)
-        return WEFT_OK;
-    spec.init = WEFT_INIT_ZERO;
-    return declare(build, o, "bias", &spec, rows, n, &n->bias);
-}
-
-/* Declares q_layernorm and k_layernorm where the options ask. */
-static weft_status heads_norms_init(weft_build *build, const weft_model_options *o,
-                                    const weft_dims *d, heads_norms *out)
-{
-    if (!o->qk_layernorm)
-        return WEFT_OK;
-    const size_t dim = d->head_dim, heads = d->heads / d->groups;
-    const weft_heads_shape shape = {d->rows_full, d->groups, heads, dim, d->qkv, (heads + 2) * dim};
-    const size_t tp_rank = (size_t)weft_build_coords(build)->tp.at;
-    const weft_placed_rows even = {0}, shared = {tp_rank / d->sharers * dim, dim, (int)d->sharers};
-    out->kind = o->normalization == WEFT_RMSNORM ? WEFT_NORM_RMS : WEFT_NORM_LAYER;
-    out->epsilon = (float)o->norm_epsilon;
-    out->weight_offset = o->apply_layernorm_1p ? 1.0f : 0.0f;
-    out->of[0] =
-        (weft_heads_norm){.name = "q_layernorm", .shape = shape, .whole = d->heads_all * dim};
-    out->of[1] = (weft_heads_norm){.name = "k_layernorm",
-                                   .shape = shape,
-                                   .first = heads * dim,
-                                   .whole = d->groups_all * d->sharers * dim};
-    out->of[1].shape.heads = 1;
-    WEFT_TRY(init(build, o, d->heads_all, &even, &out->of[0]));
-    return init(build, o, d->groups_all,
-                o->qk_layernorm_across_heads && d->sharers > 1 ? &shared : &even, &out->of[1]);
-}
-
-static bool is_across(const heads_norms *norms)
-{
-    const weft_heads_norm *q = &norms->of[0];
-    return q->weight && q->weight->spec->split[0] == WEFT_SPLIT_TP;
-}
-
-static void *from(const weft_tensor *t, size_t first)
-{
-    return (char *)t->data + first * weft_dtype_bytes(t->dtype);
-}
-
-/* Sums over the token's heads on all TP ranks. */
-static weft_status sum(const weft_heads_norm *n, weft_pass *pass, const weft_heads_sums_args *args)
-{
-    weft_lane *lane = weft_pass_lane(pass);
-    WEFT_TRY_AS(lane, n->name, weft_heads_sums(lane, args));
-    if (weft_pass_shape(pass)->tp == 1)
-        return WEFT_OK;
-    return weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, args->sums,
-                           args->shape.tokens, WEFT_F32, WEFT_REDUCE_SUM);
-}
-
-/* Across heads: makes and stashes the sums. Collective over TP. */
-static weft_status heads_norms_sum(const heads_norms *norms, weft_pass *pass,
-                                   const weft_tensor *qkv, heads_squares *out)
-{
-    for (int i = 0; i < 2 && is_across(norms); i++) {
-        const weft_heads_norm *n = &norms->of[i];
-        const void *x = from(qkv, n->first);
-        weft_tensor sums;
-        WEFT_TRY_AS(weft_pass_lane(pass), n->name,
-                    weft_pass_stash(pass, WEFT_F32, n->shape.tokens, 1, &sums));
-        out->of[i] = sums.data;
-        WEFT_TRY(sum(n, pass,
-                     &WEFT_ARGS(weft_heads_sums_args, .shape = n->shape, .dtype = qkv->dtype,
-                                .a = x, .b = x, .sums = out->of[i])));
-    }
-    return WEFT_OK;
-}
-
-/* Values lie at the end of each group's row. */
-static weft_status copy_values(const weft_heads_shape *s, weft_lane *lane, const weft_tensor *qkv,
-                               const weft_tensor *ready)
-{
-    const size_t first = s->group_stride - s->head_dim;
-    return weft_cast(lane,
-                     &WEFT_ARGS(weft_cast_args, .count = s->head_dim, .from_dtype = qkv->dtype,
-                                .to_dtype = ready->dtype, .from = from(qkv, first),
-                                .to = from(ready, first), .rows = s->tokens * s->groups,
-                                .from_stride = s->group_stride, .to_stride = s->group_stride));
-}
-
-/* ready [S * B, qkv]: q and k of qkv normed, and its v. */
-static weft_status heads_norms_run(const heads_norms *norms, weft_pass *pass,
-                                   const weft_tensor *qkv, const heads_squares *sums,
-                                   const weft_tensor *ready)
-{
-    weft_lane *lane = weft_pass_lane(pass);
-    for (int i = 0; i < 2; i++) {
-        const weft_heads_norm *n = &norms->of[i];
-        WEFT_TRY_AS(lane, n->name,
-                    weft_heads_norm_forward(
-                        lane, &WEFT_ARGS(weft_heads_norm_forward_args, .kind = norms->kind,
-                                         .shape = n->shape, .dtype = qkv->dtype,
-                                         .x = from(qkv, n->first), .weight = n->weight->weight.data,
-                                         .bias = n->bias ? n->bias->weight.data : NULL,
-                                         .y = from(ready, n->first), .sums = sums->of[i],
-                                         .whole = n->whole, .epsilon = norms->epsilon,
-                                         .weight_offset = norms->weight_offset)));
-    }
-    return copy_values(&norms->of[0].shape, lane, qkv, ready);
-}
-
-/* Turns the gradients of the normed q and k in dqkv into those of qkv. Across heads: collective
- * over TP. */
-static weft_status heads_norms_backward(const heads_norms *norms, weft_pass *pass,
-                                        const weft_tensor *qkv, const heads_squares *sums,
-                                        const weft_tensor *dqkv)
-{
-    weft_lane *lane = weft_pass_lane(pass);
-    weft_tensor along = {0};
-    if (is_across(norms))
-        WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, norms->of[0].shape.tokens, 1, &along));
-    for (int i = 0; i < 2; i++) {
-        const weft_heads_norm *n = &norms->of[i];
-        const void *x = from(qkv, n->first), *weight = n->weight->weight.data;
-        void *dx = from(dqkv, n->first);
-        if (along.data)
-            WEFT_TRY(sum(n, pass,
-                         &WEFT_ARGS(weft_heads_sums_args, .shape = n->shape, .dtype = qkv->dtype,
-                                    .a = dx, .b = x, .weight = weight, .sums = along.data,
-                                    .weight_offset = norms->weight_offset)));
-        WEFT_TRY_AS(lane, n->name,
-                    weft_heads_norm_backward(
-                        lane, &WEFT_ARGS(weft_heads_norm_backward_args, .kind = norms->kind,
-                                         .shape = n->shape, .dtype = qkv->dtype, .x = x,
-                                         .weight = weight, .dx = dx, .sums = sums->of[i],
-                                         .along = along.data, .whole = n->whole,
-                                         .epsilon = norms->epsilon, .dweight = n->weight->grad,
-                                         .dbias = n->bias ? n->bias->grad : NULL,
-                                         .overwrite = weft_pass_overwrite(pass),
-                                         .weight_offset = norms->weight_offset)));
-    }
-    return WEFT_OK;
-}
-
 typedef struct attention {
     weft_layer_common common;
     weft_linear qkv, proj;
     weft_linear kv; /* where ranks share a group; qkv is q alone then */
-    heads_norms norms;
+    weft_heads_norms norms;
     weft_latent latent; /* with multi_latent_attention, in place of those */
     weft_rotary rotary;
     float scale; /* of scores; 0: the kernel's own */
@@ -223,13 +38,14 @@ typedef struct attention_state {
     weft_tensor x;        /* borrowed: the normalised input */
     weft_tensor qkv, out; /* [S*B, qkv], [S*B, heads * value_dim] */
     weft_tensor ready;    /* what attention reads: qkv, or with norms of q and k another */
-    heads_squares sums;
+    weft_heads_squares sums;
     weft_latent_state latent;
     weft_tensor heads, heads_out; /* qkv and out by heads, if ranks exchange heads */
     float *lse;
-    weft_tensor dy, dqkv; /* of a backward */
-    /* Between parts of a pass: scratch begins at start, behind what is made again at mark; the
-     * timeline's slice. */
+    weft_tensor dy, dout, dqkv; /* of a backward */
+    /* Between parts of a pass: the product in chunks at hand; scratch begins at start, behind what
+     * is made again at mark; the timeline's slice. */
+    weft_ordered product;
     weft_context_work context;
     size_t start, mark, note;
 } attention_state;
@@ -323,7 +139,7 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
         WEFT_TRY(weft_latent_init(build, o, d, &a->latent));
         return weft_linears_declare(build, o, &rows[1], 1);
     }
-    WEFT_TRY(heads_norms_init(build, o, d, &a->norms));
+    WEFT_TRY(weft_heads_norms_init(build, o, d, &a->norms));
     weft_layer_set_splits(layer, !a->norms.of[0].weight && !a->sinks);
     if (d->sharers == 1)
         return weft_linears_declare(build, o, rows, 2);
@@ -574,12 +390,11 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
 }
 
 /* Likewise dqkv from dout. */
-static weft_status core_backward(const attention *a, weft_pass *pass, attention_state *state,
-                                 const weft_tensor *dout)
+static weft_status core_backward(const attention *a, weft_pass *pass, attention_state *state)
 {
     WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_ATTENTION, &state->note));
-    return (weft_pass_context(pass) ? context_backward : whole_backward)(a, pass, state, dout,
-                                                                         &state->dqkv);
+    return (weft_pass_context(pass) ? context_backward
+                                    : whole_backward)(a, pass, state, &state->dout, &state->dqkv);
 }
 
 /* Behind either. */
@@ -606,16 +421,6 @@ static weft_status qkv_forward(const attention *a, weft_pass *pass, const weft_t
     return a->kv.weight ? weft_linear_forward(pass, &a->kv, x, true, &kv) : WEFT_OK;
 }
 
-static weft_status qkv_backward(const attention *a, weft_pass *pass, const weft_tensor *x,
-                                const weft_tensor *dqkv, weft_tensor *dx)
-{
-    const weft_tensor dkv = columns_from(dqkv, a->qkv.out);
-    WEFT_TRY(weft_linear_backward(pass, &a->qkv, x, dqkv, dx));
-    return a->kv.weight
-               ? weft_linear_backward_to(pass, &a->kv, x, &dkv, weft_pass_overwrite(pass), true, dx)
-               : WEFT_OK;
-}
-
 /* Makes `ready`, which scratch holds where q and k have norms: backward norms them again. */
 static weft_status make_ready(const attention *a, weft_pass *pass, attention_state *state)
 {
@@ -623,7 +428,7 @@ static weft_status make_ready(const attention *a, weft_pass *pass, attention_sta
     if (!a->norms.of[0].weight)
         return WEFT_OK;
     WEFT_TRY(weft_pass_scratch(pass, state->qkv.dtype, d->rows_full, d->qkv, &state->ready));
-    WEFT_TRY(heads_norms_run(&a->norms, pass, &state->qkv, &state->sums, &state->ready));
+    WEFT_TRY(weft_heads_norms_run(&a->norms, pass, &state->qkv, &state->sums, &state->ready));
     return rotate(a, pass, &state->ready, false);
 }
 
@@ -653,21 +458,81 @@ static weft_status qkv_backward_weights(const attention *a, weft_pass *pass, con
 
 /* --- in chunks: attention itself needs tokens' order ------------------------------------------ */
 
-static weft_chunks chunks_of(const weft_pass *pass)
+static weft_chunks chunks_of(const weft_model *model)
 {
-    const weft_shape *shape = weft_pass_shape(pass);
-    return weft_chunks_of(shape, shape->attention_chunks);
+    return weft_chunks_of(&model->shape, model->shape.attention_chunks);
 }
 
-static weft_ordered qkv_ordered(const attention *a, const weft_chunks *chunks)
+/* Whether rows are gathered in chunks; those of latents come whole. */
+static bool gathers_chunks(const weft_model *model)
 {
-    return (weft_ordered){
-        .chunks = *chunks, .linears = {&a->qkv, a->kv.weight ? &a->kv : NULL}, .name = a->qkv.name};
+    const weft_chunks chunks = chunks_of(model);
+    return chunks.count > 1 && chunks.pieces > 1;
 }
 
-static weft_ordered proj_ordered(const attention *a, const weft_chunks *chunks)
+static void begin_product(weft_pass *pass, attention_state *state, const weft_linear *first,
+                          const weft_linear *second)
 {
-    return (weft_ordered){.chunks = *chunks, .linears = {&a->proj}, .name = a->proj.name};
+    const weft_chunks chunks = chunks_of(pass->model);
+    weft_ordered_begin(&state->product, &chunks, first, second);
+}
+
+static bool makes_core_again(const weft_model *model)
+{
+    return model->shape.recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN);
+}
+
+/* The places of programs inside: qkv is gathered for, the core over context-parallel ranks,
+ * projections are reduced; backward the core may come again, the projection is gathered for, qkv is
+ * reduced. Before each stands a stage of the layer's own, and one behind the last. */
+enum { INSIDE_QKV, INSIDE_CORE, INSIDE_PROJ, BEHIND_FORWARD };
+enum { INSIDE_AGAIN, INSIDE_PROJ_BACK, INSIDE_CORE_BACK, INSIDE_QKV_BACK, BEHIND_BACKWARD };
+
+static int forward_inside(const attention *a, const weft_model *model,
+                          weft_inside out[WEFT_MAX_INSIDE])
+{
+    const weft_tensor_runtime *r = model->tensor;
+    const weft_chunks c = chunks_of(model);
+    int count = 0;
+    if (gathers_chunks(model) && !has_latent(a))
+        out[count++] = weft_tensor_inside(r, WEFT_CUT_ENTER, &c, INSIDE_QKV);
+    if (model->context)
+        out[count++] = weft_context_inside(model->context, false, INSIDE_CORE);
+    if (c.count > 1)
+        out[count++] = weft_tensor_inside(r, WEFT_CUT_EXIT, &c, INSIDE_PROJ);
+    return count;
+}
+
+static int backward_inside(const attention *a, const weft_model *model, bool defers,
+                           weft_inside out[WEFT_MAX_INSIDE])
+{
+    const weft_tensor_runtime *r = model->tensor;
+    const weft_chunks c = chunks_of(model);
+    const bool gathers = gathers_chunks(model);
+    int count = 0;
+    if (model->context && makes_core_again(model))
+        out[count++] = weft_context_inside(model->context, false, INSIDE_AGAIN);
+    if (gathers)
+        out[count++] = weft_tensor_inside(
+            r, defers ? WEFT_CUT_ENTER_BACK : WEFT_CUT_ENTER_BACK_MAKING, &c, INSIDE_PROJ_BACK);
+    if (model->context)
+        out[count++] = weft_context_inside(model->context, true, INSIDE_CORE_BACK);
+    if (c.count > 1 && !has_latent(a))
+        out[count++] = weft_tensor_inside(r,
+                                          defers    ? WEFT_CUT_EXIT_BACK
+                                          : gathers ? WEFT_CUT_EXIT_BACK_GATHERING
+                                                    : WEFT_CUT_EXIT_BACK_MAKING,
+                                          &c, INSIDE_QKV_BACK);
+    return count;
+}
+
+static int attention_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                            weft_way way, weft_inside out[WEFT_MAX_INSIDE])
+{
+    const attention *a = (const attention *)layer;
+    (void)pass;
+    return way == WEFT_WAY_FORWARD ? forward_inside(a, model, out)
+                                   : backward_inside(a, model, way == WEFT_WAY_INPUT, out);
 }
 
 /* --- a backward in two halves ---------------------------------------------------------------- */
@@ -687,45 +552,17 @@ static weft_status attention_weights(weft_layer *layer, weft_pass *pass)
     return WEFT_OK;
 }
 
-static weft_status begin_input(const attention *a, weft_pass *pass, attention_state *state,
-                               const weft_tensor *dy)
+/* Takes what the first half leaves. */
+static weft_status take_input(const attention *a, weft_pass *pass, attention_state *state,
+                              const weft_tensor *dy)
 {
-    const weft_chunks chunks = chunks_of(pass);
-    const weft_ordered proj = proj_ordered(a, &chunks);
-    const bool gathers = chunks.count > 1 && chunks.pieces > 1;
-    weft_tensor dout;
-    WEFT_TRY(gathers
-                 ? weft_pass_deferred(pass, dy->dtype, a->dims.rows_full, dy->dims[1], &state->dy)
+    const size_t rows = a->dims.rows_full;
+    WEFT_TRY(gathers_chunks(pass->model)
+                 ? weft_pass_deferred(pass, dy->dtype, rows, dy->dims[1], &state->dy)
                  : weft_pass_enter_deferred(pass, dy, &state->dy));
-    WEFT_TRY((has_latent(a) ? weft_pass_scratch : weft_pass_deferred)(
-        pass, dy->dtype, a->dims.rows_full, a->dims.qkv, &state->dqkv));
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, a->dims.rows_full, a->proj.in, &dout));
-    WEFT_TRY(gathers ? weft_ordered_enter_backward(&proj, pass, NULL, dy, &state->dy, &dout)
-                     : weft_linear_backward_input(pass, &a->proj, &state->dy, false, &dout));
-    return core_backward(a, pass, state, &dout);
-}
-
-static weft_status end_input(weft_layer *layer, weft_pass *pass, weft_tensor *dx)
-{
-    attention *a = (attention *)layer;
-    attention_state *state = weft_pass_state(pass, layer);
-    const weft_chunks chunks = chunks_of(pass);
-    const weft_ordered qkv = qkv_ordered(a, &chunks);
-    weft_tensor partial;
-    if (has_latent(a)) {
-        WEFT_TRY(
-            weft_latent_backward(&a->latent, pass, &state->x, &state->latent, &state->dqkv, dx));
-    } else if (chunks.count > 1) {
-        WEFT_TRY(rotate(a, pass, &state->dqkv, true));
-        WEFT_TRY(weft_ordered_exit_backward(&qkv, pass, NULL, &state->dqkv, dx));
-    } else {
-        WEFT_TRY(rotate(a, pass, &state->dqkv, true));
-        WEFT_TRY(weft_pass_partial(pass, dx, &partial));
-        WEFT_TRY(qkv_backward_input(a, pass, &state->dqkv, &partial));
-        WEFT_TRY(weft_pass_exit(pass, &partial, dx));
-    }
-    weft_pass_release(pass, state->mark);
-    return weft_pass_defer(pass, layer, attention_weights);
+    WEFT_TRY((has_latent(a) ? weft_pass_scratch : weft_pass_deferred)(pass, dy->dtype, rows,
+                                                                      a->dims.qkv, &state->dqkv));
+    return weft_pass_scratch(pass, dy->dtype, rows, a->proj.in, &state->dout);
 }
 
 /* --- whole ----------------------------------------------------------------------------------- */
@@ -745,19 +582,24 @@ static weft_status stash_qkv(const attention *a, weft_pass *pass, attention_stat
 
 static weft_status make_qkv(const attention *a, weft_pass *pass, attention_state *state)
 {
-    const weft_chunks chunks = chunks_of(pass);
     weft_tensor full;
-    if (chunks.count > 1 && chunks.pieces > 1) {
+    if (gathers_chunks(pass->model)) {
         WEFT_TRY(stash_qkv(a, pass, state));
-        const weft_ordered qkv = qkv_ordered(a, &chunks);
-        WEFT_TRY(weft_ordered_enter_forward(&qkv, pass, &state->x, &state->qkv));
-    } else {
-        WEFT_TRY(weft_pass_enter(pass, &state->x, &full));
-        WEFT_TRY(stash_qkv(a, pass, state));
-        WEFT_TRY(qkv_forward(a, pass, &full, &state->qkv));
+        begin_product(pass, state, &a->qkv, &a->kv);
+        return weft_ordered_enter_forward(&state->product, pass, &state->x, &state->qkv);
     }
+    WEFT_TRY(weft_pass_enter(pass, &state->x, &full));
+    WEFT_TRY(stash_qkv(a, pass, state));
+    return qkv_forward(a, pass, &full, &state->qkv);
+}
+
+/* What attention reads. */
+static weft_status end_qkv(const attention *a, weft_pass *pass, attention_state *state)
+{
     state->ready = state->qkv;
-    WEFT_TRY(heads_norms_sum(&a->norms, pass, &state->qkv, &state->sums));
+    if (has_latent(a))
+        return WEFT_OK;
+    WEFT_TRY(weft_heads_norms_sum(&a->norms, pass, &state->qkv, &state->sums));
     WEFT_TRY(make_ready(a, pass, state));
     return a->norms.of[0].weight ? WEFT_OK : rotate(a, pass, &state->ready, false);
 }
@@ -765,9 +607,7 @@ static weft_status make_qkv(const attention *a, weft_pass *pass, attention_state
 static weft_status make_latent(const attention *a, weft_pass *pass, attention_state *state)
 {
     WEFT_TRY(stash_qkv(a, pass, state));
-    WEFT_TRY(weft_latent_forward(&a->latent, pass, &state->x, &state->latent, &state->qkv));
-    state->ready = state->qkv;
-    return WEFT_OK;
+    return weft_latent_forward(&a->latent, pass, &state->x, &state->latent, &state->qkv);
 }
 
 static weft_status make_latent_again(const attention *a, weft_pass *pass, attention_state *state)
@@ -789,83 +629,96 @@ static weft_status begin_forward(attention *a, weft_pass *pass, attention_state 
     if (a->cache.data) /* passes bring more tokens or fewer */
         a->dims = weft_dims_of(&a->common.options, weft_pass_shape(pass));
     state->x = *x;
-    WEFT_TRY(has_latent(a) ? make_latent(a, pass, state) : make_qkv(a, pass, state));
-    return core_forward(a, pass, state);
+    return (has_latent(a) ? make_latent : make_qkv)(a, pass, state);
 }
 
-static weft_status end_forward(const attention *a, weft_pass *pass, const attention_state *state,
-                               weft_tensor *y)
+static weft_status project(const attention *a, weft_pass *pass, attention_state *state,
+                           weft_tensor *y)
 {
-    const weft_chunks chunks = chunks_of(pass);
-    const weft_ordered proj = proj_ordered(a, &chunks);
     weft_tensor partial;
-    WEFT_TRY(end_core(pass, state));
-    if (chunks.count > 1) {
-        WEFT_TRY(weft_ordered_exit_forward(&proj, pass, &state->out, y));
-        weft_pass_release(pass, state->start);
-        return WEFT_OK;
+    if (chunks_of(pass->model).count > 1) {
+        begin_product(pass, state, &a->proj, NULL);
+        return weft_ordered_exit_forward(&state->product, pass, &state->out, y);
     }
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     /* One rank's partial sum carries the bias, so that the sum has it once. */
     bool with_bias = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] == 0;
     WEFT_TRY(weft_linear_forward(pass, &a->proj, &state->out, with_bias, &partial));
-    WEFT_TRY(weft_pass_exit(pass, &partial, y));
-    weft_pass_release(pass, state->start);
-    return WEFT_OK;
+    return weft_pass_exit(pass, &partial, y);
+}
+
+static weft_status forward_stage(attention *a, weft_pass *pass, attention_state *state, int stage,
+                                 const weft_tensor *x, weft_tensor *y)
+{
+    switch (stage) {
+    case INSIDE_QKV:
+        return begin_forward(a, pass, state, x);
+    case INSIDE_CORE:
+        WEFT_TRY(end_qkv(a, pass, state));
+        return core_forward(a, pass, state);
+    case INSIDE_PROJ:
+        WEFT_TRY(end_core(pass, state));
+        return project(a, pass, state, y);
+    default:
+        weft_pass_release(pass, state->start);
+        return WEFT_OK;
+    }
 }
 
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
                                      const weft_tensor *x, weft_tensor *y)
 {
-    attention *a = (attention *)layer;
     attention_state *state = weft_pass_state(pass, layer);
-    weft_body_part at, next;
-    (void)weft_part_at(layer, pass->model, pass, false, part, &at);
+    weft_body_part at;
+    (void)weft_part_at(layer, pass->model, pass, WEFT_WAY_FORWARD, part, &at);
     if (at.program)
-        return run_context_task(pass, state, &at, lane);
-    if (part == 0)
-        WEFT_TRY(begin_forward(a, pass, state, x));
-    return weft_part_at(layer, pass->model, pass, false, part + 1, &next)
-               ? WEFT_OK
-               : end_forward(a, pass, state, y);
+        return at.place == INSIDE_CORE
+                   ? run_context_task(pass, state, &at, lane)
+                   : weft_tensor_run_part(pass, &state->product.call, &at, lane);
+    for (int i = at.from; i <= at.to && i <= BEHIND_FORWARD; i++)
+        WEFT_TRY(forward_stage((attention *)layer, pass, state, i, x, y));
+    return WEFT_OK;
 }
 
-/* dx from dqkv, which it changes. */
-static weft_status input_backward(const attention *a, weft_pass *pass, const attention_state *state,
+/* dx from dqkv, which it changes; a first half leaves the weights' gradients. */
+static weft_status input_backward(const attention *a, weft_pass *pass, attention_state *state,
                                   weft_tensor *dx)
 {
     const weft_tensor *dqkv = &state->dqkv;
+    const bool defers = weft_pass_defers(pass);
     weft_tensor x_full, partial;
     WEFT_TRY(rotate(a, pass, dqkv, true));
     if (a->norms.of[0].weight)
-        WEFT_TRY(heads_norms_backward(&a->norms, pass, &state->qkv, &state->sums, dqkv));
-    const weft_chunks chunks = chunks_of(pass);
-    const weft_ordered qkv = qkv_ordered(a, &chunks);
-    if (chunks.count > 1)
-        return weft_ordered_exit_backward(&qkv, pass, &state->x, dqkv, dx);
-    WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
+        WEFT_TRY(weft_heads_norms_backward(&a->norms, pass, &state->qkv, &state->sums, dqkv));
+    if (chunks_of(pass->model).count > 1) {
+        begin_product(pass, state, &a->qkv, &a->kv);
+        return weft_ordered_exit_backward(&state->product, pass, defers ? NULL : &state->x, dqkv,
+                                          dx);
+    }
+    if (!defers) {
+        WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
+        WEFT_TRY(qkv_backward_weights(a, pass, &x_full, dqkv));
+    }
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
-    WEFT_TRY(qkv_backward(a, pass, &x_full, dqkv, &partial));
+    WEFT_TRY(qkv_backward_input(a, pass, dqkv, &partial));
     return weft_pass_exit(pass, &partial, dx);
 }
 
-/* dout from dy, and the weights' gradients. */
-static weft_status proj_backward(const attention *a, weft_pass *pass, const attention_state *state,
-                                 const weft_tensor *dy, weft_tensor *dout)
+/* dout from dy, and unless they are left the weights' gradients. */
+static weft_status proj_backward(const attention *a, weft_pass *pass, attention_state *state,
+                                 const weft_tensor *dy)
 {
-    const weft_chunks chunks = chunks_of(pass);
-    weft_tensor dy_full;
-    if (chunks.count == 1 || chunks.pieces == 1) {
-        WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
-        return weft_linear_backward(pass, &a->proj, &state->out, &dy_full, dout);
+    const bool defers = weft_pass_defers(pass);
+    if (gathers_chunks(pass->model)) {
+        begin_product(pass, state, &a->proj, NULL);
+        return weft_ordered_enter_backward(&state->product, pass, defers ? NULL : &state->out, dy,
+                                           &state->dout);
     }
-    const weft_ordered proj = proj_ordered(a, &chunks);
-    return weft_ordered_enter_backward(&proj, pass, &state->out, dy, NULL, dout);
-}
-
-static bool makes_core_again(const weft_model *model)
-{
-    return model->shape.recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN);
+    if (!defers) {
+        WEFT_TRY(weft_pass_enter(pass, dy, &state->dy));
+        WEFT_TRY(weft_linear_backward_weights(pass, &a->proj, &state->out, &state->dy));
+    }
+    return weft_linear_backward_input(pass, &a->proj, &state->dy, false, &state->dout);
 }
 
 /* What a recomputation enqueues is forward's, and noted so. */
@@ -896,62 +749,58 @@ static weft_status begin_backward(const attention *a, weft_pass *pass, attention
                                   const weft_tensor *dy)
 {
     const weft_dims *d = &a->dims;
-    weft_tensor dout;
-    if (weft_pass_defers(pass))
-        return begin_input(a, pass, state, dy);
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &dout));
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &state->dqkv));
-    WEFT_TRY(proj_backward(a, pass, state, dy, &dout));
-    return core_backward(a, pass, state, &dout);
+    if (makes_core_again(pass->model)) {
+        WEFT_TRY(end_core(pass, state));
+        weft_pass_release(pass, state->mark);
+    }
+    if (weft_pass_defers(pass)) {
+        WEFT_TRY(take_input(a, pass, state, dy));
+    } else {
+        WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &state->dout));
+        WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &state->dqkv));
+    }
+    return proj_backward(a, pass, state, dy);
 }
 
-static weft_status end_backward(weft_layer *layer, weft_pass *pass, weft_tensor *dx)
+static weft_status backward_stage(attention *a, weft_pass *pass, attention_state *state, int stage,
+                                  const weft_tensor *dy, weft_tensor *dx)
 {
-    const attention *a = (const attention *)layer;
-    attention_state *state = weft_pass_state(pass, layer);
-    WEFT_TRY(end_core(pass, state));
-    if (weft_pass_defers(pass))
-        return end_input(layer, pass, dx);
-    WEFT_TRY(has_latent(a) ? weft_latent_backward(&a->latent, pass, &state->x, &state->latent,
-                                                  &state->dqkv, dx)
-                           : input_backward(a, pass, state, dx));
-    weft_pass_release(pass, state->start);
-    return WEFT_OK;
+    const bool defers = weft_pass_defers(pass);
+    switch (stage) {
+    case INSIDE_AGAIN:
+        return make_again(a, pass, state);
+    case INSIDE_PROJ_BACK:
+        return begin_backward(a, pass, state, dy);
+    case INSIDE_CORE_BACK:
+        if (defers && gathers_chunks(pass->model))
+            WEFT_TRY(weft_ordered_keep(&state->product, pass, &state->dy));
+        return core_backward(a, pass, state);
+    case INSIDE_QKV_BACK:
+        WEFT_TRY(end_core(pass, state));
+        return has_latent(a) ? weft_latent_backward(&a->latent, pass, &state->x, &state->latent,
+                                                    &state->dqkv, dx)
+                             : input_backward(a, pass, state, dx);
+    default:
+        weft_pass_release(pass, state->start);
+        return defers ? weft_pass_defer(pass, &a->common.base, attention_weights) : WEFT_OK;
+    }
 }
 
 static weft_status attention_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
                                       const weft_tensor *dy, weft_tensor *dx)
 {
-    const attention *a = (const attention *)layer;
     attention_state *state = weft_pass_state(pass, layer);
-    const bool again = makes_core_again(pass->model), inside = pass->model->context;
-    const int ahead = again && inside; /* own parts before backward's own */
     weft_body_part at;
-    (void)weft_part_at(layer, pass->model, pass, true, part, &at);
+    (void)weft_part_at(layer, pass->model, pass, weft_way_back(pass), part, &at);
+    if (at.program && at.place == INSIDE_AGAIN)
+        return run_core_again(pass, state, &at, lane);
     if (at.program)
-        return at.own < ahead ? run_core_again(pass, state, &at, lane)
-                              : run_context_task(pass, state, &at, lane);
-    if (part == 0)
-        WEFT_TRY(make_again(a, pass, state));
-    if (at.own == ahead && again) {
-        WEFT_TRY(end_core(pass, state));
-        weft_pass_release(pass, state->mark);
-    }
-    if (at.own == ahead)
-        WEFT_TRY(begin_backward(a, pass, state, dy));
-    return at.own == ahead + inside ? end_backward(layer, pass, dx) : WEFT_OK;
-}
-
-/* Over context-parallel ranks the core is a program, which backward may begin with forward's. */
-static int attention_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
-                            bool backward, weft_inside out[WEFT_MAX_INSIDE])
-{
-    int count = 0;
-    (void)layer;
-    (void)pass;
-    for (int i = backward && !makes_core_again(model); i <= backward && model->context; i++)
-        out[count++] = weft_context_inside(model->context, i);
-    return count;
+        return at.place == INSIDE_CORE_BACK
+                   ? run_context_task(pass, state, &at, lane)
+                   : weft_tensor_run_part(pass, &state->product.call, &at, lane);
+    for (int i = at.from; i <= at.to && i <= BEHIND_BACKWARD; i++)
+        WEFT_TRY(backward_stage((attention *)layer, pass, state, i, dy, dx));
+    return WEFT_OK;
 }
 
 static bool attention_is_static(const weft_layer *layer)

@@ -77,19 +77,17 @@ static bool drops(const weft_block *b, const weft_pass *pass)
 
 /* Forward attention's, then the MLP's; backward the MLP's first. */
 static int block_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
-                        bool backward, weft_inside out[WEFT_MAX_INSIDE])
+                        weft_way way, weft_inside out[WEFT_MAX_INSIDE])
 {
     const weft_block *b = (const weft_block *)layer;
-    const int count =
-        weft_layer_inside(backward ? b->mlp : b->attention, model, pass, backward, out);
-    return count +
-           weft_layer_inside(backward ? b->attention : b->mlp, model, pass, backward, out + count);
+    const int count = weft_layer_inside(way ? b->mlp : b->attention, model, pass, way, out);
+    return count + weft_layer_inside(way ? b->attention : b->mlp, model, pass, way, out + count);
 }
 
 /* The number of the last part of what comes first, which is the first of what comes then. */
-static int turn_of(const weft_layer *first, weft_pass *pass, bool backward)
+static int turn_of(const weft_layer *first, weft_pass *pass, weft_way way)
 {
-    return weft_layer_count_parts(first, pass->model, pass, backward) - 1;
+    return weft_layer_count_parts(first, pass->model, pass, way) - 1;
 }
 
 /* What a norm behind a branch will read, if there is one. */
@@ -171,7 +169,8 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, int part, w
 {
     weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
-    const int turn = turn_of(b->attention, pass, false), last = turn + turn_of(b->mlp, pass, false);
+    const int turn = turn_of(b->attention, pass, WEFT_WAY_FORWARD),
+              last = turn + turn_of(b->mlp, pass, WEFT_WAY_FORWARD);
     if (part == 0)
         WEFT_TRY(begin_forward(b, pass, state, x));
     if (part <= turn)
@@ -289,7 +288,8 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, int part, 
 {
     weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
-    const int turn = turn_of(b->mlp, pass, true), last = turn + turn_of(b->attention, pass, true);
+    const weft_way way = weft_way_back(pass);
+    const int turn = turn_of(b->mlp, pass, way), last = turn + turn_of(b->attention, pass, way);
     if (part == 0)
         WEFT_TRY(begin_backward(layer, pass, dy));
     if (part <= turn)

@@ -1,5 +1,7 @@
 /* A layer runs one inside it; in a rehearsal that one may describe itself instead. */
+#include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/device/device.h"
 #include "core/sized.h"
@@ -115,32 +117,40 @@ weft_status weft_layer_backward(weft_layer *child, weft_pass *pass, const weft_t
 
 /* --- parts ------------------------------------------------------------------------------------ */
 
-int weft_layer_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
-                      bool backward, weft_inside out[WEFT_MAX_INSIDE])
+weft_way weft_way_back(const weft_pass *pass)
 {
-    const weft_layer_parts *parts = weft_layer_table(layer).parts;
-    return parts ? parts->inside(layer, model, pass, backward, out) : 0;
+    return pass->defers ? WEFT_WAY_INPUT : WEFT_WAY_BACKWARD;
 }
 
-int weft_layer_count_parts(const weft_layer *layer, const weft_model *model, weft_pass *pass,
-                           bool backward)
+int weft_layer_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                      weft_way way, weft_inside out[WEFT_MAX_INSIDE])
 {
-    weft_inside inside[WEFT_MAX_INSIDE];
-    const int count = weft_layer_inside(layer, model, pass, backward, inside);
+    const weft_layer_parts *parts = weft_layer_table(layer).parts;
+    return parts ? parts->inside(layer, model, pass, way, out) : 0;
+}
+
+int weft_inside_count_parts(const weft_inside *inside, int count)
+{
     int num_parts = 1;
     for (int i = 0; i < count; i++)
         num_parts += (int)inside[i].program->num_tasks + 1;
     return num_parts;
 }
 
-bool weft_part_at(const weft_layer *layer, const weft_model *model, weft_pass *pass, bool backward,
-                  int part, weft_body_part *out)
+int weft_layer_count_parts(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                           weft_way way)
 {
     weft_inside inside[WEFT_MAX_INSIDE];
-    const int count = weft_layer_inside(layer, model, pass, backward, inside);
+    return weft_inside_count_parts(inside, weft_layer_inside(layer, model, pass, way, inside));
+}
+
+bool weft_inside_at(const weft_inside *inside, int count, int part, weft_body_part *out)
+{
+    int at = 0;
     *out = (weft_body_part){.lane = WEFT_LANE_COMPUTE};
-    for (; part > 0 && out->own < count; out->own++) {
-        const weft_inside *in = &inside[out->own];
+    for (; part > 0 && at < count; at++) {
+        const weft_inside *in = &inside[at];
+        out->place = in->place;
         if ((uint32_t)part <= in->program->num_tasks) {
             out->program = in->program;
             out->task = (uint32_t)part - 1;
@@ -148,9 +158,19 @@ bool weft_part_at(const weft_layer *layer, const weft_model *model, weft_pass *p
                 out->lane = (weft_lane_kind)in->lanes[in->program->tasks[out->task].lane];
             return true;
         }
+        out->from = in->place + 1;
         part -= (int)in->program->num_tasks + 1;
     }
+    out->to = at < count ? inside[at].place : INT_MAX;
     return part == 0;
+}
+
+bool weft_part_at(const weft_layer *layer, const weft_model *model, weft_pass *pass, weft_way way,
+                  int part, weft_body_part *out)
+{
+    weft_inside inside[WEFT_MAX_INSIDE];
+    const int count = weft_layer_inside(layer, model, pass, way, inside);
+    return weft_inside_at(inside, count, part, out);
 }
 
 weft_status weft_part_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
@@ -184,7 +204,7 @@ weft_status weft_part_backward(weft_layer *layer, weft_pass *pass, int part, wef
 /* Kept from pass to pass. */
 typedef struct weft_alone {
     weft_arena arena;
-    const weft_task *inside; /* the first program's tasks */
+    const weft_task *inside[WEFT_MAX_INSIDE]; /* each program's tasks */
     weft_program body;
     weft_executor executor;
     weft_layer *layer;
@@ -192,7 +212,7 @@ typedef struct weft_alone {
     const weft_tensor *from;
     weft_tensor *to;
     int part; /* the next one */
-    bool backward;
+    weft_way way;
 } weft_alone;
 
 void weft_alone_destroy(weft_alone *alone)
@@ -208,7 +228,7 @@ static bool part_of(const void *context, const weft_task *task, int part, weft_b
 {
     const weft_alone *a = context;
     (void)task;
-    return weft_part_at(a->layer, a->pass->model, a->pass, a->backward, part, out);
+    return weft_part_at(a->layer, a->pass->model, a->pass, a->way, part, out);
 }
 
 static weft_status run_part(void *context, const weft_task *task, weft_lane *lane)
@@ -216,14 +236,14 @@ static weft_status run_part(void *context, const weft_task *task, weft_lane *lan
     weft_alone *a = context;
     const weft_layer_parts *parts = weft_layer_table(a->layer).parts;
     (void)task;
-    return (a->backward ? parts->backward : parts->forward)(a->layer, a->pass, a->part++, lane,
-                                                            a->from, a->to);
+    return (a->way ? parts->backward : parts->forward)(a->layer, a->pass, a->part++, lane, a->from,
+                                                       a->to);
 }
 
 static weft_status make_body(weft_alone *a)
 {
     const weft_task layer =
-        weft_task_of(WEFT_TASK_LAYER, a->backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION);
+        weft_task_of(WEFT_TASK_LAYER, a->way ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION);
     const weft_program whole = {.tasks = &layer, .num_tasks = 1};
     for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
         a->executor.run[kind] = run_part;
@@ -232,12 +252,12 @@ static weft_status make_body(weft_alone *a)
     return weft_executor_prepare(&a->executor, a->pass->model->setup.device, a->body.num_tasks);
 }
 
-/* The layer's, made anew where its programs are others. inside: of the first. */
-static weft_status find_alone(weft_layer *layer, weft_pass *pass, bool backward,
-                              const weft_task *inside, weft_alone **out)
+/* The layer's, made anew where its programs are others. */
+static weft_status find_alone(weft_layer *layer, weft_pass *pass, weft_way way,
+                              const weft_task *const inside[WEFT_MAX_INSIDE], weft_alone **out)
 {
-    weft_alone **kept = &layer->place->alone[backward];
-    if (*kept && (*kept)->inside != inside) {
+    weft_alone **kept = &layer->place->alone[way != WEFT_WAY_FORWARD];
+    if (*kept && memcmp((*kept)->inside, inside, sizeof(*kept)->inside) != 0) {
         weft_alone_destroy(*kept);
         *kept = NULL;
     }
@@ -247,19 +267,24 @@ static weft_status find_alone(weft_layer *layer, weft_pass *pass, bool backward,
     *out = *kept = calloc(1, sizeof **kept);
     if (!*kept)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for a layer's parts");
-    **kept = (weft_alone){.inside = inside, .layer = layer, .pass = pass, .backward = backward};
+    **kept = (weft_alone){.layer = layer, .pass = pass, .way = way};
+    memcpy((*kept)->inside, inside, sizeof(*kept)->inside);
     return make_body(*kept);
 }
 
-static weft_status run_alone(weft_layer *layer, weft_pass *pass, bool backward,
+static weft_status run_alone(weft_layer *layer, weft_pass *pass, weft_way way,
                              const weft_tensor *from, weft_tensor *to)
 {
     const weft_layer_parts *parts = weft_layer_table(layer).parts;
-    weft_body_part second;
+    const weft_task *tasks[WEFT_MAX_INSIDE] = {NULL};
+    weft_inside inside[WEFT_MAX_INSIDE];
+    const int count = weft_layer_inside(layer, pass->model, pass, way, inside);
     weft_alone *a;
-    if (!weft_part_at(layer, pass->model, pass, backward, 1, &second))
-        return (backward ? parts->backward : parts->forward)(layer, pass, 0, pass->lane, from, to);
-    WEFT_TRY(find_alone(layer, pass, backward, second.program->tasks, &a));
+    if (count == 0)
+        return (way ? parts->backward : parts->forward)(layer, pass, 0, pass->lane, from, to);
+    for (int i = 0; i < count; i++)
+        tasks[i] = inside[i].program->tasks;
+    WEFT_TRY(find_alone(layer, pass, way, tasks, &a));
     a->pass = pass;
     a->from = from;
     a->to = to;
@@ -271,11 +296,11 @@ static weft_status run_alone(weft_layer *layer, weft_pass *pass, bool backward,
 weft_status weft_parts_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *y)
 {
-    return run_alone(layer, pass, false, x, y);
+    return run_alone(layer, pass, WEFT_WAY_FORWARD, x, y);
 }
 
 weft_status weft_parts_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
                                 weft_tensor *dx)
 {
-    return run_alone(layer, pass, true, dy, dx);
+    return run_alone(layer, pass, weft_way_back(pass), dy, dx);
 }

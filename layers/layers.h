@@ -92,6 +92,9 @@ void weft_pass_defer_soon(weft_pass *pass);
 /* Allocates a tensor that both halves see. Stashes of a recomputed module are such, too. */
 weft_status weft_pass_deferred(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
                                weft_tensor *out) WEFT_CHECKED;
+/* weft_pass_enter, under sequence parallelism, into this tensor. */
+weft_status weft_pass_gather(weft_pass *pass, const weft_tensor *x,
+                             const weft_tensor *gathered) WEFT_CHECKED;
 /* weft_pass_enter, into such a tensor; without sequence parallelism it is a copy. */
 weft_status weft_pass_enter_deferred(weft_pass *pass, const weft_tensor *x,
                                      weft_tensor *full) WEFT_CHECKED;

@@ -183,14 +183,6 @@ weft_status weft_linear_gelu_backward_input(weft_pass *pass, const weft_linear *
     return multiply(pass, linear, &args);
 }
 
-weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear,
-                                      const weft_tensor *x, const weft_tensor *dy,
-                                      const weft_tensor *pre, weft_tensor *dpre)
-{
-    WEFT_TRY(weft_linear_backward_weights(pass, linear, x, dy));
-    return weft_linear_gelu_backward_input(pass, linear, dy, pre, dpre);
-}
-
 weft_status weft_norm_init(weft_build *build, const weft_model_options *options, const char *name,
                            weft_norm *out)
 {

@@ -53,10 +53,7 @@ weft_status weft_linear_backward_weights(weft_pass *pass, const weft_linear *lin
 weft_status weft_linear_backward_input(weft_pass *pass, const weft_linear *linear,
                                        const weft_tensor *dy, bool add,
                                        weft_tensor *dx) WEFT_CHECKED;
-/* The same where x = gelu(pre), pre [rows, in]: dpre, its gradient, may be x, but not pre. */
-weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear,
-                                      const weft_tensor *x, const weft_tensor *dy,
-                                      const weft_tensor *pre, weft_tensor *dpre) WEFT_CHECKED;
+/* The second where x = gelu(pre), pre [rows, in]: dpre, its gradient, may be x, but not pre. */
 weft_status weft_linear_gelu_backward_input(weft_pass *pass, const weft_linear *linear,
                                             const weft_tensor *dy, const weft_tensor *pre,
                                             weft_tensor *dpre) WEFT_CHECKED;

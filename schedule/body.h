@@ -18,13 +18,15 @@
 #include "core/arena.h"
 #include "schedule/program.h"
 
-enum { WEFT_BODY_MAX_PROGRAMS = 8 }; /* different ones inside its layers */
+enum { WEFT_BODY_MAX_PROGRAMS = 16 }; /* different ones inside its layers */
 
 typedef struct weft_body_part {
     const weft_program *program; /* inside the layer; NULL: the part is the layer's own */
     uint32_t task;               /* of the program */
     weft_lane_kind lane;         /* on which the part runs */
-    int own;                     /* how many programs of the layer are before it */
+    int place;                   /* the layer's number of the program */
+    int from, to;                /* of an own part: what the layer does before its programs of these
+                                    numbers, whether it has them all or not */
 } weft_body_part;
 
 /* The part of a layer's task; false: it has no such part. Part 0 and the last are the layer's
@@ -39,7 +41,7 @@ weft_status weft_program_body(const weft_program *pass, weft_body_parts parts, c
  * their stash. Any other is a part of a layer. */
 bool weft_body_beside(const weft_task *task);
 /* Whether a part on the lane travels while other parts compute; a ring's keys travel beside the
- * ring's own blocks. */
+ * ring's own blocks, chunks of products beside each other. */
 bool weft_body_travels(int lane);
 
 #endif

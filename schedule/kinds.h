@@ -55,7 +55,8 @@ typedef enum weft_task_kind {
     X(TO_HOST, "to_host")                                                                          \
     X(HOST, "host")                                                                                \
     X(FILE, "file")                                                                                \
-    X(INSIDE, "inside")
+    X(INSIDE, "inside")                                                                            \
+    X(TENSOR, "tensor")
 
 typedef enum weft_lane_kind {
 #define WEFT_LANE_ENUM(name, text) WEFT_LANE_##name,

@@ -31,7 +31,7 @@
 
 enum {
     WEFT_TASK_MAX_OPERANDS = 7,
-    WEFT_TASK_MAX_WAITS = 13, /* lanes are FIFOs: one wait for each other lane is enough */
+    WEFT_TASK_MAX_WAITS = 14, /* lanes are FIFOs: one wait for each other lane is enough */
     WEFT_PROGRAM_MAX_SLOTS = 32768,
     WEFT_POINT_OWN = 65536,          /* the first point that is a bucket's own, above all layers */
     WEFT_PROGRAM_MAX_CHUNKS = 32767, /* a virtual stage's number stays an int */

@@ -5,13 +5,6 @@
 #include "schedule/build.h"
 #include "schedule/check.h"
 
-bool weft_tensor_plan_is(const weft_tensor_plan *a, const weft_tensor_plan *b)
-{
-    return a->chunks == b->chunks && a->backward == b->backward && a->gathers == b->gathers &&
-           a->multiplies == b->multiplies && a->reads == b->reads && a->reduces == b->reduces &&
-           a->weights == b->weights;
-}
-
 static weft_status check_plan(const weft_tensor_plan *plan)
 {
     if (plan->chunks < 1 || plan->chunks > WEFT_TENSOR_MAX_CHUNKS)

@@ -29,7 +29,6 @@ typedef struct weft_tensor_plan {
     bool reduces;    /* what these make */
     bool weights;    /* a product of all rows is last */
 } weft_tensor_plan;
-bool weft_tensor_plan_is(const weft_tensor_plan *a, const weft_tensor_plan *b);
 
 /* Errors: WEFT_CONFIG, WEFT_MEMORY. */
 weft_status weft_program_tensor(const weft_tensor_plan *plan, weft_arena *arena,

@@ -602,11 +602,11 @@ weft_status weft_context_end(const weft_context_work *w, weft_lane *compute)
 
 /* Exchanges run on the compute lane. In a body the lane `reduce` is that of parameters' gradients,
  * so that a ring's are on the other of the two that messages have. */
-weft_inside weft_context_inside(const weft_context_runtime *r, bool backward)
+weft_inside weft_context_inside(const weft_context_runtime *r, bool backward, int place)
 {
     static const uint8_t of_a_ring[WEFT_NUM_LANES] = {
         [WEFT_LANE_SEND] = WEFT_LANE_SEND, [WEFT_LANE_REDUCE] = WEFT_LANE_RECEIVE};
-    return (weft_inside){&r->programs[backward], r->keys ? of_a_ring : NULL};
+    return (weft_inside){&r->programs[backward], r->keys ? of_a_ring : NULL, place};
 }
 
 void weft_context_runtime_lanes(const weft_context_runtime *r, weft_lane *lanes[WEFT_NUM_LANES])

@@ -60,8 +60,8 @@ void weft_context_runtime_destroy(weft_context_runtime *runtime); /* NULL is leg
 /* Calls weft_comm_reserve on the compute lane and on the runtime's lanes. */
 weft_status weft_context_runtime_reserve(weft_context_runtime *runtime, weft_lane *compute,
                                          const weft_context_shape *shape) WEFT_CHECKED;
-/* The program of a direction, inside a layer. */
-weft_inside weft_context_inside(const weft_context_runtime *runtime, bool backward);
+/* The program of a direction, as the layer's number `place`. */
+weft_inside weft_context_inside(const weft_context_runtime *runtime, bool backward, int place);
 /* Adds the lanes of a body's tasks. */
 void weft_context_runtime_lanes(const weft_context_runtime *runtime,
                                 weft_lane *lanes[WEFT_NUM_LANES]);

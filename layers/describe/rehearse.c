@@ -477,7 +477,7 @@ static weft_status run_leaving(weft_rehearsal *r, weft_layer *layer, const place
         const weft_status status = weft_part_backward(layer, &r->pass, part, r->lane, &dy, &dx);
         r->pass.defers = false;
         WEFT_TRY(status);
-        goes_on = weft_part_at(layer, &r->model, &r->pass, true, part + 1, &next);
+        goes_on = weft_part_at(layer, &r->model, &r->pass, WEFT_WAY_INPUT, part + 1, &next);
         if (goes_on && !weft_body_travels((int)next.lane))
             continue;
         if (goes_on && out->begun_scratch_bytes == 0)

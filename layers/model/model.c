@@ -364,8 +364,9 @@ weft_status weft_model_reserve(weft_model *model, weft_lane *compute)
     WEFT_TRY(weft_comm_reserve(groups->by_axis[WEFT_AXIS_TP], compute,
                                2 * weft_shape_local_tokens(shape) * row_bytes));
     if (model->tensor)
-        WEFT_TRY(weft_tensor_runtime_reserve(model->tensor, compute,
-                                             2 * weft_shape_local_tokens(shape) * row_bytes));
+        WEFT_TRY(weft_comm_reserve(groups->by_axis[WEFT_AXIS_TP],
+                                   weft_tensor_runtime_lane(model->tensor),
+                                   2 * weft_shape_local_tokens(shape) * row_bytes));
     if (model->memory.rings.gather)
         WEFT_TRY(weft_parameters_reserve(model->parameters, model->memory.rings.gather));
     if (model->context) {

@@ -61,8 +61,9 @@ weft_status weft_model_create_tensor(weft_model *model)
     const weft_shape *shape = &model->shape;
     if (shape->tp == 1 || (shape->attention_chunks <= 1 && shape->mlp_chunks <= 1))
         return WEFT_OK;
-    return weft_tensor_runtime_create(model->setup.device,
-                                      model->setup.groups->by_axis[WEFT_AXIS_TP], &model->tensor);
+    const int chunks[] = {weft_chunks_of(shape, shape->attention_chunks).count,
+                          weft_chunks_of(shape, shape->mlp_chunks).count};
+    return weft_tensor_runtime_create(model->setup.device, chunks, &model->tensor);
 }
 
 bool weft_model_moe_exchanges(const weft_model *model)

@@ -109,7 +109,7 @@ typedef struct weft_moe_state {
     /* Between parts of a pass: scratch begins at mark, a recomputation's at again_mark; its peak
      * before; the timeline's slice; and of a backward the gradients of the probabilities [T, K]. */
     size_t mark, again_mark, scratch_before, note;
-    weft_tensor dprob;
+    weft_tensor dprob, shared; /* shared: what the shared expert makes */
     weft_moe_gate gate;
     weft_tensor x;    /* borrowed: the layer's input */
     size_t host_mark; /* the start of its host memory */

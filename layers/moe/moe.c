@@ -355,22 +355,47 @@ static bool makes_again(const weft_model *model, bool backward)
     return backward && model->shape.recompute & WEFT_RECOMPUTE_MODULE(MOE);
 }
 
-/* The forward's program, or the backward's, which a recomputation's may precede. */
-static int moe_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
-                      bool backward, weft_inside out[WEFT_MAX_INSIDE])
+/* Programs have the places of their ways; backward the first is a recomputation's. Before each
+ * stands a stage of the layer's own, and one behind the last. */
+enum { INSIDE_FORWARD, INSIDE_BACKWARD, BEHIND_BACKWARD };
+
+static int own_inside(const weft_moe *m, const weft_model *model, weft_pass *pass, bool backward,
+                      weft_inside out[WEFT_MAX_INSIDE])
 {
     static const uint8_t lanes[WEFT_NUM_LANES] = {[WEFT_LANE_EXPERT] = WEFT_LANE_EXPERT,
                                                   [WEFT_LANE_INSIDE] = WEFT_LANE_INSIDE,
                                                   [WEFT_LANE_PLACE] = WEFT_LANE_PLACE,
                                                   [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
                                                   [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
-    const bool exchange = ((const weft_moe *)layer)->dims.exchange;
-    const weft_moe_state *state = pass && backward ? weft_pass_state(pass, layer) : NULL;
+    const weft_moe_state *state = pass && backward ? weft_pass_state(pass, &m->common.base) : NULL;
     const weft_moe_plan *plan = state ? state->plan : model->moe->current;
     int count = 0;
     for (int i = backward && !makes_again(model, backward); i <= backward; i++)
-        out[count++] = (weft_inside){&plan->inside[i], exchange ? lanes : NULL};
+        out[count++] = (weft_inside){&plan->inside[i], m->dims.exchange ? lanes : NULL, i};
     return count;
+}
+
+/* The shared expert's come last. */
+static int moe_inside(const weft_layer *layer, const weft_model *model, weft_pass *pass,
+                      weft_way way, weft_inside out[WEFT_MAX_INSIDE])
+{
+    const weft_moe *m = (const weft_moe *)layer;
+    const int count = own_inside(m, model, pass, way != WEFT_WAY_FORWARD, out);
+    return m->shared ? count + weft_layer_inside(m->shared, model, pass, way, out + count) : count;
+}
+
+/* The layer's own part; false: it is the shared expert's. *out_shared: of the shared expert, from
+ * 0 with the layer's last; *out_ends: there is no further one. */
+static bool own_part_at(const weft_moe *m, weft_pass *pass, weft_way way, int part,
+                        weft_body_part *out, int *out_shared, bool *out_ends)
+{
+    weft_inside inside[WEFT_MAX_INSIDE];
+    const int count = own_inside(m, pass->model, pass, way != WEFT_WAY_FORWARD, inside);
+    const int last = weft_inside_count_parts(inside, count) - 1;
+    *out_shared = m->shared ? part - last : -1;
+    *out_ends = part - last ==
+                (m->shared ? weft_layer_count_parts(m->shared, pass->model, pass, way) - 1 : 0);
+    return weft_inside_at(inside, count, part, out);
 }
 
 static weft_status begin_pass(weft_pass *pass, weft_moe_state *state)
@@ -418,18 +443,31 @@ static weft_status end_forward(weft_moe *m, weft_pass *pass, weft_moe_state *sta
                                 .row_of = state->sorted.row_of, .num_rows = state->cut.num_sent,
                                 .top_prob = state->routing.prob.data, .y = part.data)));
     WEFT_TRY(finish_rows(m, pass, &part, y));
-    if (m->shared) {
-        weft_tensor shared;
-        WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0], hidden, &shared));
-        if (m->gate.weight)
-            WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], hidden, &state->gate.out));
-        WEFT_TRY(
-            weft_layer_forward(m->shared, pass, x, m->gate.weight ? &state->gate.out : &shared));
-        if (m->gate.weight)
-            WEFT_TRY(moe_gate_forward(m, pass, state, x, &shared));
-        WEFT_TRY(add_shared(pass, &shared, y));
-    }
+    if (m->shared)
+        WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0], hidden, &state->shared));
+    return m->gate.weight ? weft_pass_stash(pass, x->dtype, x->dims[0], hidden, &state->gate.out)
+                          : WEFT_OK;
+}
+
+/* Behind the shared expert. */
+static weft_status join_forward(const weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                const weft_tensor *x, const weft_tensor *y)
+{
+    if (m->gate.weight)
+        WEFT_TRY(moe_gate_forward(m, pass, state, x, &state->shared));
+    if (m->shared)
+        WEFT_TRY(add_shared(pass, &state->shared, y));
     return end_pass(m, pass, state);
+}
+
+static weft_status forward_part(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                const weft_body_part *at, weft_lane *lane, const weft_tensor *x,
+                                weft_tensor *y)
+{
+    if (at->program)
+        return weft_moe_run_task(state, &at->program->tasks[at->task], lane);
+    return at->from == INSIDE_FORWARD ? begin_forward(m, pass, state, x)
+                                      : end_forward(m, pass, state, x, y);
 }
 
 static weft_status moe_forward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
@@ -438,10 +476,14 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, int part, wef
     weft_moe *m = (weft_moe *)layer;
     weft_moe_state *state = weft_pass_state(pass, layer);
     weft_body_part at;
-    (void)weft_part_at(layer, pass->model, pass, false, part, &at);
-    if (at.program)
-        return weft_moe_run_task(state, &at.program->tasks[at.task], lane);
-    return at.own == 0 ? begin_forward(m, pass, state, x) : end_forward(m, pass, state, x, y);
+    int shared;
+    bool ends;
+    if (own_part_at(m, pass, WEFT_WAY_FORWARD, part, &at, &shared, &ends))
+        WEFT_TRY(forward_part(m, pass, state, &at, lane, x, y));
+    if (shared >= 0)
+        WEFT_TRY(weft_part_forward(m->shared, pass, shared, lane, x,
+                                   m->gate.weight ? &state->gate.out : &state->shared));
+    return ends ? join_forward(m, pass, state, x, y) : WEFT_OK;
 }
 
 /* --- the second half of a backward in two -------------------------------------------------------
@@ -552,15 +594,17 @@ static weft_status end_backward(weft_moe *m, weft_pass *pass, weft_moe_state *st
         WEFT_TRY(weft_pass_defer(pass, &m->common.base, router_weights));
     WEFT_TRY(weft_note_end(pass, lane, gating));
     WEFT_TRY(finish_rows(m, pass, &part, dx));
-    if (m->shared) {
-        weft_tensor shared;
-        WEFT_TRY(weft_pass_scratch(pass, dx->dtype, dx->dims[0], hidden, &shared));
-        if (m->gate.weight)
-            WEFT_TRY(moe_gate_backward(m, pass, state, dy, dx));
-        WEFT_TRY(
-            weft_layer_backward(m->shared, pass, m->gate.weight ? &state->gate.out : dy, &shared));
-        WEFT_TRY(add_shared(pass, &shared, dx));
-    }
+    if (m->shared)
+        WEFT_TRY(weft_pass_scratch(pass, dx->dtype, dx->dims[0], hidden, &state->shared));
+    return m->gate.weight ? moe_gate_backward(m, pass, state, dy, dx) : WEFT_OK;
+}
+
+/* Behind the shared expert. */
+static weft_status join_backward(const weft_moe *m, weft_pass *pass, const weft_moe_state *state,
+                                 const weft_tensor *dx)
+{
+    if (m->shared)
+        WEFT_TRY(add_shared(pass, &state->shared, dx));
     return end_pass(m, pass, state);
 }
 
@@ -576,25 +620,39 @@ static weft_status run_again(weft_moe *m, weft_pass *pass, weft_moe_state *state
     return status;
 }
 
+static weft_status backward_part(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                 const weft_body_part *at, weft_lane *lane, const weft_tensor *dy,
+                                 weft_tensor *dx)
+{
+    const bool again = makes_again(pass->model, true);
+    if (at->program)
+        return at->place == INSIDE_FORWARD ? run_again(m, pass, state, at, lane)
+                                           : run_backward_task(m, pass, state, at, lane);
+    if (at->from == INSIDE_FORWARD) {
+        WEFT_TRY(begin_pass(pass, state));
+        if (again)
+            return run_again(m, pass, state, at, lane);
+    } else if (at->from == INSIDE_BACKWARD && again) {
+        end_again(pass, state);
+    }
+    return at->from == BEHIND_BACKWARD ? end_backward(m, pass, state, dy, dx)
+                                       : begin_backward(m, pass, state, dy);
+}
+
 static weft_status moe_backward(weft_layer *layer, weft_pass *pass, int part, weft_lane *lane,
                                 const weft_tensor *dy, weft_tensor *dx)
 {
     weft_moe *m = (weft_moe *)layer;
     weft_moe_state *state = weft_pass_state(pass, layer);
-    const int again = makes_again(pass->model, true); /* own parts before backward's own */
     weft_body_part at;
-    (void)weft_part_at(layer, pass->model, pass, true, part, &at);
-    if (part == 0)
-        WEFT_TRY(begin_pass(pass, state));
-    if (at.own < again)
-        return run_again(m, pass, state, &at, lane);
-    if (at.program)
-        return run_backward_task(m, pass, state, &at, lane);
-    if (at.own > again)
-        return end_backward(m, pass, state, dy, dx);
-    if (again)
-        end_again(pass, state);
-    return begin_backward(m, pass, state, dy);
+    int shared;
+    bool ends;
+    if (own_part_at(m, pass, weft_way_back(pass), part, &at, &shared, &ends))
+        WEFT_TRY(backward_part(m, pass, state, &at, lane, dy, dx));
+    if (shared >= 0)
+        WEFT_TRY(weft_part_backward(m->shared, pass, shared, lane,
+                                    m->gate.weight ? &state->gate.out : dy, &state->shared));
+    return ends ? join_backward(m, pass, state, dx) : WEFT_OK;
 }
 
 static void moe_destroy(weft_layer *layer)

@@ -10,6 +10,7 @@
 #include "layers/context/context.h"
 #include "layers/pass/graphs.h"
 #include "layers/pass/note.h"
+#include "layers/tensor/tensor.h"
 
 weft_lane *weft_pass_lane(const weft_pass *pass)
 {
@@ -216,7 +217,7 @@ void weft_pass_release(weft_pass *pass, size_t mark)
     weft_stack_rewind(weft_pass_scratch_stack(pass), mark);
 }
 
-static weft_status gather_rows(weft_pass *pass, const weft_tensor *x, const weft_tensor *gathered)
+weft_status weft_pass_gather(weft_pass *pass, const weft_tensor *x, const weft_tensor *gathered)
 {
     size_t note;
     WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
@@ -239,7 +240,7 @@ weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *
     weft_tensor gathered;
     WEFT_TRY(
         weft_pass_scratch(pass, x->dtype, x->dims[0] * (size_t)shape->tp, x->dims[1], &gathered));
-    WEFT_TRY(gather_rows(pass, x, &gathered));
+    WEFT_TRY(weft_pass_gather(pass, x, &gathered));
     *full = gathered;
     return WEFT_OK;
 }
@@ -356,7 +357,7 @@ weft_status weft_pass_enter_deferred(weft_pass *pass, const weft_tensor *x, weft
     const weft_shape *shape = &pass->model->shape;
     const size_t ranks = shape->sequence_parallel ? (size_t)shape->tp : 1;
     WEFT_TRY(weft_pass_deferred(pass, x->dtype, x->dims[0] * ranks, x->dims[1], full));
-    return ranks > 1 ? gather_rows(pass, x, full)
+    return ranks > 1 ? weft_pass_gather(pass, x, full)
                      : weft_lane_copy(pass->lane, full->data, x->data, weft_tensor_bytes(x));
 }
 
@@ -437,11 +438,12 @@ void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
 {
     /* Layers note their own tasks, but for copies. */
     static const int tracks[WEFT_NUM_LANES] = {
-        [WEFT_LANE_SEND] = WEFT_NO_TRACK,        [WEFT_LANE_RECEIVE] = WEFT_NO_TRACK,
-        [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,     [WEFT_LANE_EXPERT] = WEFT_NO_TRACK,
-        [WEFT_LANE_INSIDE] = WEFT_NO_TRACK,      [WEFT_LANE_PLACE] = WEFT_NO_TRACK,
-        [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,   [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,
-        [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD, [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
+        [WEFT_LANE_SEND] = WEFT_NO_TRACK,         [WEFT_LANE_RECEIVE] = WEFT_NO_TRACK,
+        [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,      [WEFT_LANE_EXPERT] = WEFT_NO_TRACK,
+        [WEFT_LANE_INSIDE] = WEFT_NO_TRACK,       [WEFT_LANE_PLACE] = WEFT_NO_TRACK,
+        [WEFT_LANE_TENSOR] = WEFT_NO_TRACK,       [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,
+        [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,    [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
+        [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
     const weft_model *model = pass->model;
     memset(executor->lanes, 0, sizeof executor->lanes);
     executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
@@ -453,5 +455,7 @@ void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
         weft_moe_runtime_lanes(model->moe, pass->lane, executor->lanes);
     if (model->context)
         weft_context_runtime_lanes(model->context, executor->lanes);
+    if (model->tensor)
+        executor->lanes[WEFT_LANE_TENSOR] = weft_tensor_runtime_lane(model->tensor);
     weft_note_tasks(pass, tracks, executor);
 }

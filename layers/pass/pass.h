@@ -67,6 +67,7 @@ typedef struct weft_recomputed {
 typedef struct weft_bodies {
     const weft_task *inside[2];  /* the pipeline's, forward and backward; NULL: no MoE layers */
     weft_program *programs;      /* by chunk [WEFT_NUM_PASS_KINDS]; training has all kinds */
+    weft_program *leaving;       /* by chunk: of pairs' backwards that leave weights' gradients */
     struct weft_bodies *earlier; /* NULL: the first */
 } weft_bodies;
 

@@ -254,14 +254,24 @@ static weft_part_kind next_part(const weft_pass_strand *s)
                : WEFT_PART_COMPUTES;
 }
 
+/* leaving: of a whole backward whose layers leave weights' gradients. */
+static weft_way way_of(const weft_model *model, const weft_task *task, bool leaving)
+{
+    if (task->flow == WEFT_FLOW_ACTIVATION)
+        return WEFT_WAY_FORWARD;
+    return task->flow == WEFT_FLOW_INPUT || (leaving && model->run.leaves[task->layer])
+               ? WEFT_WAY_INPUT
+               : WEFT_WAY_BACKWARD;
+}
+
 /* Whether the layer has another part. */
 static bool goes_on(const weft_pass_strand *s)
 {
-    const weft_pass *pass = s->call.pass;
+    const weft_model *model = s->call.pass->model;
     weft_body_part next;
     return s->layer->flow != WEFT_FLOW_WEIGHT &&
-           weft_part_at(pass->model->tree.layers[s->layer->layer], pass->model, s->call.pass,
-                        s->layer->flow != WEFT_FLOW_ACTIVATION, s->part, &next);
+           weft_part_at(model->tree.layers[s->layer->layer], model, s->call.pass,
+                        way_of(model, s->layer, s->leaves), s->part, &next);
 }
 
 /* Whether the layer's backward, in a pair, leaves its weights' gradients. */
@@ -446,9 +456,11 @@ static void fill_slots(const weft_pass_call *call, const weft_program *program, 
     }
 }
 
-static const weft_program *program_of(const weft_pass_call *call)
+static const weft_program *program_of(const weft_pass_call *call, bool leaving)
 {
-    return &call->pass->bodies->programs[WEFT_NUM_PASS_KINDS * call->pass->chunk + call->kind];
+    const weft_bodies *b = call->pass->bodies;
+    return leaving ? &b->leaving[call->pass->chunk]
+                   : &b->programs[WEFT_NUM_PASS_KINDS * call->pass->chunk + call->kind];
 }
 
 /* What comes before the program's tasks. An empty stage hands its input on. */
@@ -457,7 +469,7 @@ static weft_status begin(weft_pass_strand *s)
     const weft_pass_call *call = &s->call;
     weft_pass *pass = call->pass;
     const weft_model *model = pass->model;
-    s->program = program_of(call);
+    s->program = program_of(call, s->leaves);
     s->mark = weft_pass_mark(pass);
     if (call->kind == WEFT_PASS_FORWARD) {
         weft_stack_rewind(&pass->stash, 0);
@@ -623,14 +635,20 @@ static int num_kinds(const weft_model *model)
                                          : 1;
 }
 
+/* Whose bodies are made. */
+typedef struct body_maker {
+    const weft_model *model;
+    bool leaving;
+} body_maker;
+
 static bool part_of(const void *context, const weft_task *task, int part, weft_body_part *out)
 {
-    const weft_model *model = context;
+    const body_maker *m = context;
     *out = (weft_body_part){.lane = WEFT_LANE_COMPUTE};
     return task->flow == WEFT_FLOW_WEIGHT
                ? part == 0
-               : weft_part_at(model->tree.layers[task->layer], model, NULL,
-                              task->flow != WEFT_FLOW_ACTIVATION, part, out);
+               : weft_part_at(m->model->tree.layers[task->layer], m->model, NULL,
+                              way_of(m->model, task, m->leaving), part, out);
 }
 
 /* Room for the programs that run. */
@@ -649,23 +667,28 @@ static weft_status make_room(weft_model *model, int num_slots, uint32_t num_task
     return WEFT_OK;
 }
 
+static weft_status make_body(weft_model *model, size_t of, bool leaving, weft_program *out)
+{
+    const body_maker maker = {model, leaving};
+    WEFT_TRY(weft_program_body(&model->run.programs[of], part_of, &maker, &model->arena, out));
+    return make_room(model, out->num_slots, out->num_tasks);
+}
+
 static weft_status make_bodies(weft_model *model, const weft_task *const inside[2])
 {
-    const size_t count = WEFT_NUM_PASS_KINDS * (size_t)model->layout.num_chunks;
-    int most_slots = 1;
-    uint32_t most_tasks = 1;
+    const size_t num_chunks = (size_t)model->layout.num_chunks,
+                 count = WEFT_NUM_PASS_KINDS * num_chunks;
     weft_bodies *b;
     WEFT_TRY(WEFT_ARRAY(&model->arena, 1, &b));
     WEFT_TRY(WEFT_ARRAY(&model->arena, count, &b->programs));
-    for (size_t i = 0; i < count; i++) {
-        weft_program *body = &b->programs[i];
-        if ((int)(i % WEFT_NUM_PASS_KINDS) >= num_kinds(model))
-            continue;
-        WEFT_TRY(weft_program_body(&model->run.programs[i], part_of, model, &model->arena, body));
-        most_slots = most_slots < body->num_slots ? body->num_slots : most_slots;
-        most_tasks = most_tasks < body->num_tasks ? body->num_tasks : most_tasks;
-    }
-    WEFT_TRY(make_room(model, most_slots, most_tasks));
+    for (size_t i = 0; i < count; i++)
+        if ((int)(i % WEFT_NUM_PASS_KINDS) < num_kinds(model))
+            WEFT_TRY(make_body(model, i, false, &b->programs[i]));
+    if (model->setup.leaves_weights)
+        WEFT_TRY(WEFT_ARRAY(&model->arena, num_chunks, &b->leaving));
+    for (size_t c = 0; b->leaving && c < num_chunks; c++)
+        WEFT_TRY(
+            make_body(model, WEFT_NUM_PASS_KINDS * c + WEFT_PASS_BACKWARD, true, &b->leaving[c]));
     memcpy(b->inside, inside, sizeof b->inside);
     b->earlier = model->run.bodies;
     model->run.bodies = b;
@@ -792,7 +815,7 @@ static weft_status run(const weft_pass_call *call)
 {
     const weft_model *model = call->pass->model;
     return model->run.graphs && !model->run.trace && !call->has_points &&
-                   is_on_one_lane(program_of(call))
+                   is_on_one_lane(program_of(call, false))
                ? weft_graphs_run(call, enqueue)
                : open_pass(call);
 }

@@ -1,7 +1,5 @@
 #include "layers/tensor/tensor.h"
 
-#include <stdlib.h>
-
 #include "core/device/device.h"
 #include "kernels/kernels.h"
 #include "layers/pass/note.h"
@@ -18,11 +16,6 @@ weft_chunks weft_chunks_of(const weft_shape *shape, int wanted)
         count--;
     return (weft_chunks){
         .count = (int)count, .pieces = shares ? shape->tp : 1, .rows = own / count, .apart = own};
-}
-
-weft_chunks weft_chunks_whole(const weft_chunks *c)
-{
-    return (weft_chunks){.count = 1, .pieces = c->pieces, .rows = c->apart, .apart = c->apart};
 }
 
 static weft_tensor rows_from(const weft_tensor *t, size_t first, size_t rows)
@@ -71,168 +64,69 @@ weft_status weft_chunk_take(weft_pass *pass, const weft_chunks *c, int chunk,
     return move_chunk(pass, c, &from, &to, false);
 }
 
-/* --- the runtime ----------------------------------------------------------------------------- */
+/* --- tasks ----------------------------------------------------------------------------------- */
 
-enum { MAX_PLANS = 64 };
-
-struct weft_tensor_runtime {
-    weft_comm *tp;
-    weft_arena arena;
-    weft_tensor_plan plans[MAX_PLANS]; /* made when they are first needed */
-    weft_program programs[MAX_PLANS];
-    int num_plans;
-    weft_device *device;
-    weft_lane *beside; /* what travels */
-    weft_event *begun, *ended;
-    weft_executor executor;
-};
-
-/* The running program's: the context of its tasks' functions. */
-typedef struct tensor_work {
-    weft_tensor_runtime *runtime;
-    weft_pass *pass;
-    const weft_tensor_call *call;
-} tensor_work;
-
-static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
+static weft_comm *tp_of(const weft_pass *pass)
 {
-    const tensor_work *w = context;
-    const weft_tensor_call *c = w->call;
-    const weft_tensor from = weft_chunk_own(&c->from, &c->chunks, task->part);
-    WEFT_TRY_AS(lane, c->module,
-                weft_all_gather(w->runtime->tp, lane, from.data,
-                                weft_chunk_of(&c->gathered, &c->chunks, task->part).data,
-                                weft_tensor_count(&from), from.dtype));
+    return weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP];
+}
+
+static weft_status gather(const weft_pass *pass, const weft_chunks *c, int chunk,
+                          const weft_tensor *own, const weft_tensor *gathered, weft_lane *lane)
+{
+    const weft_tensor from = weft_chunk_own(own, c, chunk);
+    return weft_all_gather(tp_of(pass), lane, from.data, weft_chunk_of(gathered, c, chunk).data,
+                           weft_tensor_count(&from), from.dtype);
+}
+
+weft_status weft_chunks_gather(weft_pass *pass, const weft_chunks *c, const weft_tensor *own,
+                               const weft_tensor *gathered)
+{
+    for (int i = 0; i < c->count; i++)
+        WEFT_TRY(gather(pass, c, i, own, gathered, weft_pass_lane(pass)));
     return WEFT_OK;
 }
 
-static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
+static weft_status reduce(const weft_pass *pass, const weft_tensor_call *c, int chunk,
+                          weft_lane *lane)
 {
-    const tensor_work *w = context;
-    const weft_tensor_call *c = w->call;
-    const weft_tensor to = weft_chunk_own(&c->to, &c->chunks, task->part);
+    const weft_tensor to = weft_chunk_own(&c->to, &c->chunks, chunk);
     const size_t count = weft_tensor_count(&to);
-    if (weft_pass_shape(w->pass)->sequence_parallel)
-        WEFT_TRY_AS(lane, c->module,
-                    weft_reduce_scatter(w->runtime->tp, lane,
-                                        weft_chunk_of(&c->partial, &c->chunks, task->part).data,
-                                        to.data, count, to.dtype, WEFT_REDUCE_SUM));
-    else
-        WEFT_TRY_AS(
-            lane, c->module,
-            weft_all_reduce(w->runtime->tp, lane, to.data, count, to.dtype, WEFT_REDUCE_SUM));
+    if (weft_pass_shape(pass)->sequence_parallel)
+        return weft_reduce_scatter(tp_of(pass), lane,
+                                   weft_chunk_of(&c->partial, &c->chunks, chunk).data, to.data,
+                                   count, to.dtype, WEFT_REDUCE_SUM);
+    return weft_all_reduce(tp_of(pass), lane, to.data, count, to.dtype, WEFT_REDUCE_SUM);
+}
+
+static weft_status run_task(weft_pass *pass, const weft_tensor_call *c, const weft_task *task,
+                            weft_lane *lane)
+{
+    if (task->kind == WEFT_TASK_GATHER)
+        return gather(pass, &c->chunks, task->part, &c->from, &c->gathered, lane);
+    if (task->kind == WEFT_TASK_REDUCE)
+        return reduce(pass, c, task->part, lane);
+    return task->flow == WEFT_FLOW_WEIGHT ? c->make_weights(c->context, pass)
+                                          : c->multiply(c->context, pass, task->part);
+}
+
+static weft_status run_named(weft_pass *pass, const weft_tensor_call *c, const weft_task *task,
+                             weft_lane *lane)
+{
+    WEFT_TRY_AS(lane, c->module, run_task(pass, c, task, lane));
     return WEFT_OK;
 }
 
-static weft_status run_product(void *context, const weft_task *task, weft_lane *lane)
+weft_status weft_tensor_run_part(weft_pass *pass, const weft_tensor_call *call,
+                                 const weft_body_part *at, weft_lane *lane)
 {
-    const tensor_work *w = context;
-    const weft_tensor_call *c = w->call;
-    WEFT_TRY_AS(lane, c->module,
-                task->flow == WEFT_FLOW_WEIGHT ? c->make_weights(c->context, w->pass)
-                                               : c->multiply(c->context, w->pass, task->part));
-    return WEFT_OK;
-}
-
-static weft_status run_noted(void *context, const weft_task *task, weft_lane *lane)
-{
+    const weft_task *task = &at->program->tasks[at->task];
+    const int track = task->lane == WEFT_LANE_COMPUTE ? WEFT_TRACK_PARTS : WEFT_TRACK_TENSOR;
+    size_t note;
+    WEFT_TRY(weft_note_task_begin(pass, lane, task, track, &note));
     const weft_note_scope scope = weft_note_task(lane, WEFT_INNER_TENSOR, task->kind, task->flow);
-    const weft_status status = task->kind == WEFT_TASK_GATHER   ? run_gather(context, task, lane)
-                               : task->kind == WEFT_TASK_REDUCE ? run_reduce(context, task, lane)
-                                                                : run_product(context, task, lane);
+    const weft_status status = run_named(pass, call, task, lane);
     weft_note_leave(lane, scope);
-    return status;
-}
-
-static weft_status find_program(weft_tensor_runtime *r, const weft_tensor_plan *plan,
-                                const weft_program **out)
-{
-    int i = 0;
-    while (i < r->num_plans && !weft_tensor_plan_is(&r->plans[i], plan))
-        i++;
-    *out = &r->programs[i];
-    if (i < r->num_plans)
-        return WEFT_OK;
-    if (i == MAX_PLANS)
-        return WEFT_ERROR(WEFT_INTERNAL, "more than %d plans of tensor-parallel products",
-                          MAX_PLANS);
-    WEFT_TRY(weft_program_tensor(plan, &r->arena, &r->programs[i]));
-    if (!weft_device_is_note(r->device))
-        WEFT_TRY(weft_program_tensor_check(plan, &r->programs[i]));
-    r->plans[r->num_plans++] = *plan;
-    return WEFT_OK;
-}
-
-weft_status weft_tensor_run(weft_pass *pass, const weft_tensor_call *call)
-{
-    static const int tracks[WEFT_NUM_LANES] = {
-        [WEFT_LANE_COMPUTE] = WEFT_TRACK_PARTS, [WEFT_LANE_REDUCE] = WEFT_TRACK_TENSOR};
-    weft_tensor_runtime *r = pass->model->tensor;
-    tensor_work w = {r, pass, call};
-    weft_tensor_plan plan = call->plan;
-    const weft_program *program;
-    plan.chunks = call->chunks.count;
-    WEFT_TRY(find_program(r, &plan, &program));
-    weft_lane *compute = weft_pass_lane(pass);
-    r->executor.context = &w;
-    r->executor.lanes[WEFT_LANE_COMPUTE] = compute;
-    weft_note_tasks(pass, tracks, &r->executor);
-    WEFT_TRY(weft_lane_record(compute, r->begun));
-    WEFT_TRY(weft_lane_wait(r->beside, r->begun));
-    WEFT_TRY(weft_program_enqueue(program, &r->executor));
-    WEFT_TRY(weft_lane_record(r->beside, r->ended));
-    return weft_lane_wait(compute, r->ended);
-}
-
-static weft_status init(weft_tensor_runtime *r)
-{
-    static const weft_task_kind kinds[] = {WEFT_TASK_GATHER, WEFT_TASK_REDUCE, WEFT_TASK_PRODUCT};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        r->executor.run[kinds[i]] = run_noted;
-    WEFT_TRY(weft_executor_prepare(&r->executor, r->device, 3 * WEFT_TENSOR_MAX_CHUNKS + 1));
-    WEFT_TRY(weft_event_create(r->device, &r->begun));
-    WEFT_TRY(weft_event_create(r->device, &r->ended));
-    WEFT_TRY(weft_lane_create(r->device, WEFT_PURPOSE_TENSOR, "tensor-parallel", &r->beside));
-    r->executor.lanes[WEFT_LANE_REDUCE] = r->beside;
-    return WEFT_OK;
-}
-
-weft_status weft_tensor_runtime_create(weft_device *device, weft_comm *tp,
-                                       weft_tensor_runtime **out)
-{
-    weft_tensor_runtime *r = calloc(1, sizeof *r);
-    if (!r)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for tensor-parallel products");
-    r->device = device;
-    r->tp = tp;
-    const weft_status status = init(r);
-    if (status != WEFT_OK) {
-        weft_tensor_runtime_destroy(r);
-        return weft_error_frame(__FILE__, __LINE__, __func__, status);
-    }
-    *out = r;
-    return WEFT_OK;
-}
-
-void weft_tensor_runtime_destroy(weft_tensor_runtime *r)
-{
-    if (!r)
-        return;
-    weft_lane_destroy(r->beside);
-    weft_event_destroy(r->begun);
-    weft_event_destroy(r->ended);
-    weft_executor_release(&r->executor);
-    weft_arena_release(&r->arena);
-    free(r);
-}
-
-weft_status weft_tensor_runtime_reserve(weft_tensor_runtime *r, weft_lane *compute, size_t bytes)
-{
-    WEFT_TRY(weft_comm_reserve(r->tp, compute, bytes));
-    return weft_comm_reserve(r->tp, r->beside, bytes);
-}
-
-const weft_executor *weft_tensor_executor(const weft_tensor_runtime *r)
-{
-    return &r->executor;
+    WEFT_TRY(status);
+    return weft_note_task_end(pass, lane, track, note);
 }

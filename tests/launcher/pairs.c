@@ -11,6 +11,7 @@
                  "\"untie_embeddings_and_output_weights\": true}"
 #define TIED SAME_MOE(4, "1, 0, 1, 1")
 #define SHARDED "tp=2,dp=2,binding=dp,ep=2,etp=2"
+#define CHUNKS ", \"tp_comm_overlap\": true, \"tp_comm_overlap_chunks\": 2"
 #define PAIRS ", \"overlap_moe_expert_parallel_comm\": true"
 
 static const same_case cases[] = {
@@ -34,6 +35,9 @@ static const same_case cases[] = {
     {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", PARTS(3, s3), "", ""},
     {4, UNTIED, "dp=4,binding=dp,ep=2,zero=3", PARTS(2, s4), "", ""},
     {4, UNTIED, "dp=4,binding=dp,ep=4", ", \"moe_partition_by\": \"peers\"", "", ""},
+    /* products in chunks */
+    {4, UNTIED, "tp=2,dp=2,binding=dp,ep=2", CHUNKS, "", ""},
+    {4, UNTIED, "tp=2,pp=2,sp=1,binding=dp,ep=2,schedule=zb_h1", CHUNKS, "", ""},
     {2, UNTIED, "dp=2,binding=dp,ep=2", PARTS(2, s1) ", \"moe_partition_by\": \"experts\"", "", ""},
     /* tensor-sharded experts, by each form of their exchange */
     {4, UNTIED, SHARDED, FORM(baseline, 1), "", ""},

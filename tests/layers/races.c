@@ -30,6 +30,7 @@ static struct {
     size_t cases, notes, operations; /* ordered */
     size_t drops, named, redundant;
     size_t of_layers;                           /* waits of programs, all named */
+    size_t chunks;                              /* tasks in bodies */
     size_t of_passes, alone, together, implied; /* waits of programs beside rings */
 } sum;
 
@@ -114,6 +115,8 @@ static bool is_inside(const weft_model *model, const weft_lane *lane)
         memcpy(lanes, model->moe->lanes, sizeof lanes);
     if (model->context)
         weft_context_runtime_lanes(model->context, lanes);
+    if (model->tensor)
+        lanes[WEFT_LANE_TENSOR] = weft_tensor_runtime_lane(model->tensor);
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         if (lanes[i] == lane)
             return true;
@@ -149,8 +152,7 @@ static void drop(const note_case *c, const note_model *m, size_t at)
     sum.drops++;
     sum.named += is_named;
     sum.redundant += !is_named;
-    if ((is_of_body && (is_inside(model, note->lane) || is_inside(model, other))) ||
-        (other && model->tensor && is_of(weft_tensor_executor(model->tensor), note->event))) {
+    if (is_of_body && (is_inside(model, note->lane) || is_inside(model, other))) {
         sum.of_layers++;
         EXPECT(is_named || !does_something(notes, count, at + 1, note->lane),
                "%s on %s: nobody misses wait %zu on lane %s", c->name, c->mesh, at,
@@ -365,6 +367,61 @@ static void run_attention(void)
 /* --- tensor-parallel products in chunks ---------------------------------------------------------
  */
 
+#define CHUNKS "\"tp_comm_overlap\": true, \"tp_comm_overlap_chunks\": "
+
+/* In a body the chunks are tasks on lanes of their own, behind a part of their own layer. */
+static void check_body(const note_case *c, const weft_program *body)
+{
+    size_t num_chunks = 0;
+    int layer = -1;
+    for (uint32_t i = 0; i < body->num_tasks; i++) {
+        const weft_task *task = &body->tasks[i];
+        const bool travels = task->flow == WEFT_FLOW_TENSOR,
+                   is_chunk = travels || task->kind == WEFT_TASK_PRODUCT;
+        if (task->kind == WEFT_TASK_LAYER || task->kind == WEFT_TASK_RECOMPUTE)
+            layer = task->layer;
+        EXPECT(!is_chunk || (task->layer == layer &&
+                             task->lane == (travels ? WEFT_LANE_TENSOR : WEFT_LANE_COMPUTE)),
+               "%s on %s: task %u of layer %d on lane %s", c->name, c->mesh, i, task->layer,
+               weft_lane_kind_text(task->lane));
+        num_chunks += is_chunk;
+    }
+    sum.chunks += num_chunks;
+}
+
+static void check_bodies(const note_case *c)
+{
+    note_model m;
+    EXPECT_OK(note_model_create(&m, c));
+    const weft_bodies *b = m.model->run.bodies;
+    for (int kind = 0; kind < WEFT_NUM_WHOLE_PASS_KINDS; kind++)
+        check_body(c, &b->programs[kind]);
+    if (b->leaving)
+        check_body(c, b->leaving);
+    note_model_release(&m);
+}
+
+/* Beside each strand's own, chunks of the other's. */
+static void run_pairs_of_chunks(void)
+{
+    static const char *const meshes[] = {"tp=2,ep=2,etp=1", "tp=2,sp=1,ep=4,etp=1",
+                                         "tp=2,sp=1,ep=2,etp=2"};
+    for (size_t mesh = 0; mesh < sizeof meshes / sizeof *meshes; mesh++)
+        for (int halves = 0; halves < 2; halves++)
+            for (int rank = 0; rank < 4; rank++) {
+                const note_case c = {.name = "pairs of chunks",
+                                     .model = MOE,
+                                     .mesh = meshes[mesh],
+                                     .parallel = CHUNKS "2",
+                                     .world = 4,
+                                     .rank = rank,
+                                     .halves = halves,
+                                     .pairs = true};
+                run(&c);
+                check_bodies(&c);
+            }
+}
+
 static void run_tensor(void)
 {
     static const struct {
@@ -380,8 +437,7 @@ static void run_tensor(void)
         for (int chunks = 2; chunks <= 4; chunks *= 2)
             for (int gelu = 0; gelu < 2; gelu++)
                 for (int again = 0; again < 2; again++) {
-                    snprintf(parallel, sizeof parallel,
-                             "\"tp_comm_overlap\": true, \"tp_comm_overlap_chunks\": %d", chunks);
+                    snprintf(parallel, sizeof parallel, CHUNKS "%d", chunks);
                     note_case c = {.name = parallel,
                                    .model = gelu ? SIZES "\"num_query_groups\": 4" : DENSE,
                                    .mesh = of[i].mesh,
@@ -394,6 +450,7 @@ static void run_tensor(void)
                         c.modules = of[i].modules;
                     }
                     run(&c);
+                    check_bodies(&c);
                     c.halves = true;
                     run(&c);
                 }
@@ -472,6 +529,7 @@ int main(void)
     run_forms();
     run_attention();
     run_tensor();
+    run_pairs_of_chunks();
     run_passes();
     run_tier();
     printf("%zu cases of %zu notes, %zu operations: all ordered\n", sum.cases, sum.notes,
@@ -482,6 +540,7 @@ int main(void)
         "of them %zu of layers' programs, and %zu of passes: %zu named alone, %zu with the rings' "
         "or before nothing, %zu implied\n",
         sum.of_layers, sum.of_passes, sum.alone, sum.together, sum.implied);
+    EXPECT(sum.chunks >= 1000, "only %zu chunks are tasks of bodies", sum.chunks);
     EXPECT(sum.drops >= 1000 && sum.named >= 300 && sum.of_layers >= 100 &&
                4 * sum.implied <= sum.of_passes,
            "another kind of drops");

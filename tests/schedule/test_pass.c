@@ -6,6 +6,7 @@
 
 #include "schedule/body.h"
 #include "schedule/moe/layer.h"
+#include "schedule/tensor.h"
 #include "schedule/pass.h"
 
 static const weft_pass_layer layers[4] = {
@@ -618,6 +619,60 @@ CASE(bodies_have_what_is_inside_layers)
                       "12 combine expert activation layer=6 part=1 from=15 to=17 waits=11\n"
                       "13 layer compute activation layer=6 x=5 stash=3 y=6 waits=10,12\n"
                       "14 layer compute activation layer=7 x=6 stash=4 y=1\n");
+    weft_arena_release(&arena);
+}
+
+/* Products in chunks: two programs, the second of which begins behind a part of the layer's own. */
+static bool part_of_two(const void *context, const weft_task *task, int part, weft_body_part *out)
+{
+    const weft_program *inside = context;
+    *out = (weft_body_part){.lane = WEFT_LANE_COMPUTE};
+    (void)task;
+    for (int i = 0; i < 2 && part > 0; i++) {
+        if ((uint32_t)part <= inside[i].num_tasks) {
+            out->program = &inside[i];
+            out->task = (uint32_t)part - 1;
+            if (inside[i].tasks[out->task].lane != WEFT_LANE_COMPUTE)
+                out->lane = WEFT_LANE_TENSOR;
+            return true;
+        }
+        part -= (int)inside[i].num_tasks + 1;
+    }
+    return part == 0;
+}
+
+CASE(bodies_have_the_chunks_of_products)
+{
+    const weft_tensor_plan enter = {.chunks = 2,
+                                    .gathers = true,
+                                    .multiplies = true,
+                                    .reads = true},
+                           leave = {.chunks = 2, .multiplies = true, .reduces = true};
+    weft_chunk_shape shape = amid;
+    weft_arena arena = {0};
+    weft_program pass, inside[2], body;
+    shape.num_layers = 1;
+    OK(weft_program_pass(&shape, WEFT_PASS_FORWARD, &arena, &pass));
+    OK(weft_program_tensor(&enter, &arena, &inside[0]));
+    OK(weft_program_tensor(&leave, &arena, &inside[1]));
+    OK(weft_program_body(&pass, part_of_two, inside, &arena, &body));
+    program_is(&body, "program in_flight=0\n"
+                      "slots 0-0 activation bytes=64\n"
+                      "slots 1-1 output bytes=64\n"
+                      "slots 2-2 layer_stash bytes=100\n"
+                      "slots 3-4 gathered\n"
+                      "slots 5-6 partial\n"
+                      "0 layer compute activation layer=5 x=0 stash=2 y=1\n"
+                      "1 gather tensor tensor layer=5 part=0 to=3 waits=0\n"
+                      "2 gather tensor tensor layer=5 part=1 to=4\n"
+                      "3 product compute activation layer=5 part=0 x=3 waits=1\n"
+                      "4 product compute activation layer=5 part=1 x=4 waits=2\n"
+                      "5 layer compute activation layer=5 x=0 stash=2 y=1\n"
+                      "6 product compute activation layer=5 part=0 y=5\n"
+                      "7 reduce tensor tensor layer=5 part=0 from=5 waits=6\n"
+                      "8 product compute activation layer=5 part=1 y=6\n"
+                      "9 reduce tensor tensor layer=5 part=1 from=6 waits=8\n"
+                      "10 layer compute activation layer=5 x=0 stash=2 y=1 waits=9\n");
     weft_arena_release(&arena);
 }
 
