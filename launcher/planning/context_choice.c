@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "core/cluster/cluster.h"
 #include "launcher/planning/moe_choice.h"
@@ -11,15 +10,15 @@
 #include "layers/describe/rehearse.h"
 #include "layers/model/model.h"
 
-enum { AUTO = WEFT_NUM_CONTEXT_FORMS };
+enum { AUTO = WEFT_NUM_CONTEXT_FORMS, MOST_FORMS = 64 };
 
 typedef struct choosing {
     const weft_config *config;
     weft_cluster cluster; /* prices */
     weft_cluster placed;  /* says on which nodes the ranks lie */
-    weft_mesh best;
-    double best_us;
-    char others[192];
+    weft_mesh meshes[MOST_FORMS];
+    weft_choice_row rows[MOST_FORMS];
+    int num_rows;
 } choosing;
 
 bool weft_context_is_open(const weft_config *config, const weft_mesh *mesh)
@@ -51,9 +50,10 @@ static void place(choosing *c, const weft_topology *topology, int world)
 }
 
 /* What a layer's attention takes in a micro-batch, its products by weights included. */
-static weft_status attention_us(const choosing *c, const weft_mesh *mesh, double *out,
-                                weft_site *site)
+static weft_status attention_us(void *context, int index, weft_choice_row *row)
 {
+    const choosing *c = context;
+    const weft_mesh *mesh = &c->meshes[index];
     const weft_config *config = c->config;
     const weft_recompute_options *recompute = &config->train.recompute;
     weft_outline_layer layer = {.name = "attention",
@@ -64,20 +64,20 @@ static weft_status attention_us(const choosing *c, const weft_mesh *mesh, double
     outline.shape = weft_model_shape(&config->model, mesh, config->train.micro_batch_size,
                                      weft_config_dtype(config), true);
     WEFT_TRY(weft_recompute_modules(recompute, &outline.shape.recompute));
-    *site = (weft_site){.cluster = &c->cluster,
-                        .unsourced = true,
-                        .kinds = weft_places_kinds(&c->placed, mesh->world)};
+    weft_site site = {.cluster = &c->cluster,
+                      .unsourced = true,
+                      .kinds = weft_places_kinds(&c->placed, mesh->world)};
     WEFT_TRY(
-        weft_places_pass_groups(mesh, &c->placed, 0, weft_config_sends_directly(config), site));
+        weft_places_pass_groups(mesh, &c->placed, 0, weft_config_sends_directly(config), &site));
     weft_shape shape = outline.shape; /* of attention: experts make no other */
     shape.ep = shape.etp = shape.pp = 1;
     shape.binding = 0;
     WEFT_TRY(
         weft_rehearse_alone(&config->model, &shape, weft_attention_create, &layer.description));
-    const weft_status status = weft_pass_price_add(site, &outline, 0, 1, &price);
+    const weft_status status = weft_pass_price_add(&site, &outline, 0, 1, &price);
     weft_description_release(&layer.description);
-    *out = weft_pass_us(&price.forward) + weft_pass_us(&price.backward) +
-           weft_pass_us(&price.recompute);
+    row->us = weft_pass_us(&price.forward) + weft_pass_us(&price.backward) +
+              weft_pass_us(&price.recompute);
     return status;
 }
 
@@ -90,61 +90,40 @@ static void form_text(const weft_mesh *mesh, char *out, size_t capacity)
         snprintf(out, capacity, "%s", form);
 }
 
-static int decimals(double us)
+/* Whole query groups for each of `inner` neighbours. */
+static void add_form(choosing *c, const weft_mesh *mesh, weft_context_form form, int inner)
 {
-    return us < 1000;
+    const int64_t groups = c->config->model.num_query_groups, ranks = (int64_t)inner * mesh->tp;
+    if (c->num_rows == MOST_FORMS)
+        return;
+    weft_choice_row *row = &c->rows[c->num_rows];
+    weft_mesh *with = &c->meshes[c->num_rows++];
+    *with = *mesh;
+    with->cp_comm_type = (int)form;
+    with->cp_inner = form == WEFT_CONTEXT_A2A_P2P ? inner : 0;
+    *row = (weft_choice_row){.us = NAN};
+    form_text(with, row->name, sizeof row->name);
+    if (inner > 1 && groups % ranks != 0)
+        snprintf(row->why_not, sizeof row->why_not, "%lld query groups over %lld ranks",
+                 (long long)groups, (long long)ranks);
 }
 
-static void note_other(choosing *c, const weft_mesh *mesh, double us)
+static void add_forms(choosing *c, const weft_mesh *mesh)
 {
-    char form[48];
-    const size_t used = strlen(c->others);
-    form_text(mesh, form, sizeof form);
-    snprintf(c->others + used, sizeof c->others - used, "%s%s %.*f", used ? ", " : "", form,
-             decimals(us), us);
-}
-
-/* Whole query groups for each of `inner` neighbours; across: those that lie on several nodes. */
-static weft_status weigh(choosing *c, weft_mesh mesh, weft_context_form form, int inner,
-                         const bool *across)
-{
-    double us;
-    weft_site site;
-    mesh.cp_comm_type = (int)form;
-    mesh.cp_inner = form == WEFT_CONTEXT_A2A_P2P ? inner : 0;
-    if (inner > 1 && c->config->model.num_query_groups % ((int64_t)inner * mesh.tp) != 0)
-        return WEFT_OK;
-    WEFT_TRY(attention_us(c, &mesh, &us, &site));
-    if (across && *across != (site.heads.near < site.heads.size))
-        return WEFT_OK;
-    if (!(us < c->best_us)) {
-        note_other(c, &mesh, us);
-        return WEFT_OK;
-    }
-    if (isfinite(c->best_us))
-        note_other(c, &c->best, c->best_us);
-    c->best = mesh;
-    c->best_us = us;
-    return WEFT_OK;
-}
-
-static weft_status weigh_all(choosing *c, const weft_mesh *mesh)
-{
-    WEFT_TRY(weigh(c, *mesh, WEFT_CONTEXT_P2P, 1, NULL));
-    WEFT_TRY(weigh(c, *mesh, WEFT_CONTEXT_ALL_GATHER, 1, NULL));
-    WEFT_TRY(weigh(c, *mesh, WEFT_CONTEXT_A2A, mesh->cp, NULL));
-    for (int across = 0; across < 2; across++)
-        for (int inner = 2; inner < mesh->cp; inner++)
-            if (mesh->cp % inner == 0)
-                WEFT_TRY(weigh(c, *mesh, WEFT_CONTEXT_A2A_P2P, inner, &(bool){across}));
-    return WEFT_OK;
+    add_form(c, mesh, WEFT_CONTEXT_P2P, 1);
+    add_form(c, mesh, WEFT_CONTEXT_ALL_GATHER, 1);
+    add_form(c, mesh, WEFT_CONTEXT_A2A, mesh->cp);
+    for (int inner = 2; inner < mesh->cp; inner++)
+        if (mesh->cp % inner == 0)
+            add_form(c, mesh, WEFT_CONTEXT_A2A_P2P, inner);
 }
 
 weft_status weft_context_choose(const weft_config *config, const weft_topology *topology,
                                 weft_mesh *mesh, weft_context_selection *out)
 {
-    choosing c = {.config = config, .best_us = INFINITY};
+    choosing c = {.config = config};
     char form[48];
+    int best;
     *out = (weft_context_selection){.chosen = false};
     if (!weft_context_is_open(config, mesh)) {
         if (config->context_is_kept && mesh->cp > 1) {
@@ -155,19 +134,18 @@ weft_status weft_context_choose(const weft_config *config, const weft_topology *
     }
     WEFT_TRY(read_cluster(&c));
     place(&c, topology, mesh->world);
-    const weft_status status = weigh_all(&c, mesh);
+    add_forms(&c, mesh);
+    const weft_status status = weft_choose(c.rows, c.num_rows, attention_us, &c,
+                                           " a layer and micro-batch", &best, out->reason);
     const bool is_planned = config->planned_on && weft_lack_is(weft_error_get()); /* by --cluster */
     WEFT_TRY(status == WEFT_CONFIG && !is_planned ? weft_error_key(status, "parallel.cluster")
                                                   : status);
-    *mesh = c.best;
+    *mesh = c.meshes[best];
     out->chosen = true;
     if (mesh->cp_comm_type == WEFT_CONTEXT_A2A_P2P) {
         out->sizes[0] = mesh->cp_inner;
         out->sizes[1] = mesh->cp / mesh->cp_inner;
     }
-    form_text(mesh, form, sizeof form);
-    snprintf(out->reason, sizeof out->reason, "%s: %.*f us a layer and micro-batch (%s)", form,
-             decimals(c.best_us), c.best_us, c.others);
     return WEFT_OK;
 }
 

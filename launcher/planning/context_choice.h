@@ -6,19 +6,20 @@
 
 #include "launcher/planning/config.h"
 #include "parallel/topology/topology.h"
+#include "schedule/choose.h"
 
 /* Plain: one rank tells it to others. */
 typedef struct weft_context_selection {
-    bool chosen;      /* else the config says it, or cp is 1 */
-    int64_t sizes[2]; /* hierarchical_context_parallel_sizes of a2a+p2p */
-    char reason[320]; /* one line: the form, what it takes, and what others would */
+    bool chosen;                           /* else the config says it, or cp is 1 */
+    int64_t sizes[2];                      /* hierarchical_context_parallel_sizes of a2a+p2p */
+    char reason[WEFT_CHOICE_REASON_BYTES]; /* the form, what it takes, and what others would */
 } weft_context_selection;
 
 /* Whether it is left open on this mesh. */
 bool weft_context_is_open(const weft_config *config, const weft_mesh *mesh);
 /* Where it is open: prices the forms that are legal here, forward, backward and recomputed, and
- * puts the cheapest into the mesh. Ties go to p2p, all_gather, a2a, and a2a+p2p whose neighbours
- * lie on one node. topology NULL: the ranks lie on the cluster file's nodes; as they do where the
+ * puts the cheapest into the mesh. Ties go to p2p, all_gather, a2a, and a2a+p2p of the fewest
+ * neighbours. topology NULL: the ranks lie on the cluster file's nodes; as they do where the
  * file was measured on as many ranks divided into other nodes. Errors: WEFT_CONFIG with the key: no
  * cluster, a figure that it lacks; those of the cluster file. Pure but for reading the file. */
 weft_status weft_context_choose(const weft_config *config, const weft_topology *topology,
