@@ -44,10 +44,10 @@ static void say_why(const weft_choice_row *rows, int num_rows, int chosen, const
         char other[sizeof *row + 64];
         if (i == chosen)
             continue;
-        const int length = snprintf(
-            other, sizeof other, "%s%s%s%s", told > 0 ? "; " : " (", row->name,
-            row->why_not[0] ? " cannot be: " : " ",
-            row->why_not[0] ? row->why_not : weft_seconds_text(row->us / 1e6).text);
+        const int length =
+            snprintf(other, sizeof other, "%s%s%s%s", told > 0 ? "; " : " (", row->name,
+                     row->why_not[0] ? " cannot be: " : " ",
+                     row->why_not[0] ? row->why_not : weft_seconds_text(row->us / 1e6).text);
         if (used + (size_t)length + ROOM_FOR_MORE > capacity)
             break;
         used += (size_t)snprintf(reason + used, capacity - used, "%s", other);

@@ -10,7 +10,7 @@
 #ifndef WEFT_SCHEDULE_CHOOSE_H
 #define WEFT_SCHEDULE_CHOOSE_H
 
-#include "weft/status.h"
+#include <weft/status.h>
 
 enum { WEFT_CHOICE_REASON_BYTES = 256 };
 

@@ -54,14 +54,14 @@ static void is_chosen(const double *us, const int *weights, int num, int wanted)
 CASE(ties)
 {
     is_chosen((double[]){5, 3, 4}, NULL, 3, 1);
-    is_chosen((double[]){3, 3, 3}, NULL, 3, 0);                 /* the first of equal ones */
-    is_chosen((double[]){100.5, 100}, NULL, 2, 1);              /* one weight: by price alone */
-    is_chosen((double[]){100, 100.5}, (int[]){2, 1}, 2, 1);     /* a lighter one that ties */
-    is_chosen((double[]){100, 101}, (int[]){2, 1}, 2, 0);       /* 1 % is more than a tie */
-    is_chosen((double[]){100, 100.5}, (int[]){1, 2}, 2, 0);     /* a heavier one */
+    is_chosen((double[]){3, 3, 3}, NULL, 3, 0);             /* the first of equal ones */
+    is_chosen((double[]){100.5, 100}, NULL, 2, 1);          /* one weight: by price alone */
+    is_chosen((double[]){100, 100.5}, (int[]){2, 1}, 2, 1); /* a lighter one that ties */
+    is_chosen((double[]){100, 101}, (int[]){2, 1}, 2, 0);   /* 1 % is more than a tie */
+    is_chosen((double[]){100, 100.5}, (int[]){1, 2}, 2, 0); /* a heavier one */
     is_chosen((double[]){100, 100.9, 100.8, 100.7, 90}, (int[]){3, 1, 1, 1, 9}, 5, 4);
     is_chosen((double[]){100, 100.9, 100.8, 100.8}, (int[]){3, 1, 1, 1}, 4, 2);
-    is_chosen((double[]){0, 0, 1e-9}, (int[]){2, 1, 0}, 3, 1);  /* what takes nothing */
+    is_chosen((double[]){0, 0, 1e-9}, (int[]){2, 1, 0}, 3, 1); /* what takes nothing */
     is_chosen((double[]){INFINITY, INFINITY}, (int[]){2, 1}, 2, 1);
     is_chosen((double[]){NAN, 7, NAN}, NULL, 3, 1); /* what has no price */
 }
@@ -106,8 +106,7 @@ CASE(none_left)
     table t = {.with = {REFUSES, REFUSES}};
     int chosen = -7;
     weft_choice_row rows[] = {row_of("a", 0), row_of("b", 0)};
-    FAILS(weft_choose(rows, 2, price, &t, "", &chosen, reason), WEFT_CONFIG,
-          "row 0 is against it");
+    FAILS(weft_choose(rows, 2, price, &t, "", &chosen, reason), WEFT_CONFIG, "row 0 is against it");
     assert_int_equal(t.priced, 2);
     assert_int_equal(chosen, -7);
 }
