@@ -18,7 +18,7 @@ typedef struct choosing {
     weft_cluster cluster;     /* prices */
     weft_cluster placed;      /* says on which nodes the ranks lie */
     weft_layer_function make; /* of the layer that is priced */
-    bool recomputes;
+    bool cuts;                /* rows differ in chunks, else in the form */
     weft_mesh meshes[MOST_ROWS];
     weft_choice_row rows[MOST_ROWS];
     int num_rows;
@@ -58,11 +58,14 @@ static weft_status price_layer(void *context, int index, weft_choice_row *row)
     weft_outline outline = {.num_layers = 1, .layers = &layer};
     weft_pass_price price = {.coarse = false};
     weft_shape *shape = &outline.shape;
+    row->us = NAN;
+    if (c->cuts && index > 1 && !(row[-1].us < row[-2].us))
+        return WEFT_OK; /* more only add to what chunks cost */
     *shape = weft_model_shape(&config->model, mesh, config->train.micro_batch_size,
                               weft_config_dtype(config), true);
     shape->ep = shape->etp = shape->pp = 1; /* experts make no other of these layers */
     shape->binding = 0;
-    if (c->recomputes) {
+    if (!c->cuts) {
         layer.recompute_group = recompute->granularity == WEFT_RECOMPUTE_FULL;
         WEFT_TRY(weft_recompute_modules(recompute, &shape->recompute));
     }
@@ -131,7 +134,7 @@ static weft_status choose_form(choosing *c, weft_mesh *mesh, weft_mesh_choice *o
 {
     const weft_mesh *best;
     c->num_rows = 0;
-    c->recomputes = true;
+    c->cuts = false;
     add_form(c, mesh, WEFT_CONTEXT_P2P, 1);
     add_form(c, mesh, WEFT_CONTEXT_ALL_GATHER, 1);
     add_form(c, mesh, WEFT_CONTEXT_A2A, mesh->cp);
@@ -151,7 +154,7 @@ static weft_status choose_chunks(choosing *c, weft_mesh *mesh)
     const weft_mesh *of_attention, *of_mlp;
     char reason[WEFT_CHOICE_REASON_BYTES];
     c->num_rows = 0;
-    c->recomputes = false;
+    c->cuts = true;
     for (int chunks = 1; chunks <= WEFT_TENSOR_MAX_CHUNKS; chunks *= 2) {
         weft_mesh *with = add_row(c, mesh);
         with->attention_chunks = with->mlp_chunks = chunks;
@@ -165,13 +168,23 @@ static weft_status choose_chunks(choosing *c, weft_mesh *mesh)
 
 /* --- both ---------------------------------------------------------------------------------- */
 
+static weft_status choose_open(const weft_config *config, const weft_topology *topology,
+                               bool form_is_open, bool cuts, weft_mesh *mesh, weft_mesh_choice *out)
+{
+    choosing c = {.config = config};
+    WEFT_TRY(read_cluster(&c));
+    place(&c, topology, mesh->world);
+    if (form_is_open)
+        WEFT_TRY(choose_form(&c, mesh, out));
+    return cuts ? choose_chunks(&c, mesh) : WEFT_OK;
+}
+
 weft_status weft_mesh_choose(const weft_config *config, const weft_topology *topology,
                              weft_mesh *mesh, weft_mesh_choice *out)
 {
     const char *path = config->schedule.cluster;
     const bool has_cluster = path && path[0], form_is_open = weft_mesh_leaves_form(config, mesh);
     bool cuts = has_cluster && weft_mesh_leaves_chunks(&config->parallel, mesh);
-    choosing c = {.config = config};
     *out = (weft_mesh_choice){.has_form = false};
     if (form_is_open && !has_cluster)
         return WEFT_KEY_ERROR("parallel.cp_comm_type",
@@ -186,14 +199,8 @@ weft_status weft_mesh_choose(const weft_config *config, const weft_topology *top
         mesh->attention_chunks = mesh->mlp_chunks = 1;
         cuts = false;
     }
-    if (form_is_open || cuts) {
-        WEFT_TRY(read_cluster(&c));
-        place(&c, topology, mesh->world);
-    }
-    if (form_is_open)
-        WEFT_TRY(choose_form(&c, mesh, out));
-    if (cuts)
-        WEFT_TRY(choose_chunks(&c, mesh));
+    if (form_is_open || cuts)
+        WEFT_TRY(choose_open(config, topology, form_is_open, cuts, mesh, out));
     return weft_moe_find_nodes(config, mesh, topology, &out->nodes);
 }
 

@@ -19,11 +19,12 @@ typedef struct weft_mesh_choice {
 /* Whether the form is left open on this mesh. */
 bool weft_mesh_leaves_form(const weft_config *config, const weft_mesh *mesh);
 /* Prices the forms that are legal here, forward, backward and recomputed, and attention and an MLP
- * in 1, 2, 4, 8 and 16 chunks, and puts what takes least into the mesh. Ties go to p2p, all_gather,
- * a2a, and a2a+p2p of the fewest neighbours, and to fewer chunks. Without a cluster chunks stay as
- * they are. topology NULL: the ranks lie on the cluster file's nodes; as they do where the file was
- * measured on as many ranks divided into other nodes. Errors: WEFT_CONFIG with the key: no cluster,
- * a figure that it lacks; those of the cluster file. Pure but for reading the file. */
+ * in 1, 2, 4, 8 and 16 chunks as long as more are faster, and puts what takes least into the mesh.
+ * Ties go to p2p, all_gather, a2a, and a2a+p2p of the fewest neighbours, and to fewer chunks.
+ * Without a cluster chunks stay as they are. topology NULL: the ranks lie on the cluster file's
+ * nodes; as they do where the file was measured on as many ranks divided into other nodes. Errors:
+ * WEFT_CONFIG with the key: no cluster, a figure that it lacks; those of the cluster file. Pure but
+ * for reading the file. */
 weft_status weft_mesh_choose(const weft_config *config, const weft_topology *topology,
                              weft_mesh *mesh, weft_mesh_choice *out) WEFT_CHECKED;
 /* Writes what was chosen over what was left open, for the config of a checkpoint, which borrows
