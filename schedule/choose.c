@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/cluster/cluster.h"
 #include "core/text.h"
@@ -30,33 +31,40 @@ int weft_choose_priced(const weft_choice_row *rows, int num_rows)
     return best;
 }
 
+/* "a2a 14 ms", or why it cannot be. */
+static void say_price(const weft_choice_row *row, char *out, size_t capacity)
+{
+    if (row->why_not[0])
+        snprintf(out, capacity, "%s cannot be: %s", row->name, row->why_not);
+    else if (isnan(row->us))
+        snprintf(out, capacity, "%s has no price", row->name);
+    else
+        snprintf(out, capacity, "%s %s", row->name, weft_seconds_text(row->us / 1e6).text);
+}
+
 /* The others in their order, as far as there is room. */
 static void say_why(const weft_choice_row *rows, int num_rows, int chosen, const char *unit,
                     char reason[WEFT_CHOICE_REASON_BYTES])
 {
-    enum { ROOM_FOR_MORE = 16 };
-    const size_t capacity = WEFT_CHOICE_REASON_BYTES;
-    int told = 0;
+    const size_t capacity = WEFT_CHOICE_REASON_BYTES, for_more = sizeof "; 9999 more)";
+    int left = num_rows - 1;
+    const char *before = " (";
     size_t used = (size_t)snprintf(reason, capacity, "%s: %s%s", rows[chosen].name,
                                    weft_seconds_text(rows[chosen].us / 1e6).text, unit);
     for (int i = 0; i < num_rows; i++) {
-        const weft_choice_row *row = &rows[i];
-        char other[sizeof *row + 64];
+        char other[sizeof *rows + 32];
         if (i == chosen)
             continue;
-        const int length =
-            snprintf(other, sizeof other, "%s%s%s%s", told > 0 ? "; " : " (", row->name,
-                     row->why_not[0] ? " cannot be: " : " ",
-                     row->why_not[0] ? row->why_not : weft_seconds_text(row->us / 1e6).text);
-        if (used + (size_t)length + ROOM_FOR_MORE > capacity)
+        say_price(&rows[i], other, sizeof other);
+        if (used + strlen(other) + 2 + for_more > capacity)
             break;
-        used += (size_t)snprintf(reason + used, capacity - used, "%s", other);
-        told++;
+        used += (size_t)snprintf(reason + used, capacity - used, "%s%s", before, other);
+        before = "; ";
+        left--;
     }
-    const int more = num_rows - 1 - told;
-    if (more > 0)
-        snprintf(reason + used, capacity - used, "%s%d more)", told > 0 ? "; " : " (", more);
-    else if (told > 0)
+    if (left > 0)
+        snprintf(reason + used, capacity - used, "%s%d more)", before, left);
+    else if (num_rows > 1)
         snprintf(reason + used, capacity - used, ")");
 }
 

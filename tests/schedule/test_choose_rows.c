@@ -98,6 +98,9 @@ CASE(left_out)
     assert_string_equal(reason, "c: 3 us a layer (a cannot be: row 0 is against it; b cannot be: 6 "
                                 "heads over 4 ranks; d 4 us)");
     assert_int_equal(weft_error_get()->status, WEFT_OK); /* nobody's error */
+    t.us[3] = NAN;
+    OK(weft_choose(rows, 4, price, &t, "", &chosen, reason));
+    assert_non_null(strstr(reason, "; d has no price)"));
 }
 
 CASE(none_left)
