@@ -14,13 +14,11 @@
 #include "core/log.h"
 #include "core/sized.h"
 #include "core/text.h"
-#include "launcher/planning/context_choice.h"
 #include "launcher/planning/data_sources.h"
 #include "launcher/planning/families.h"
-#include "launcher/planning/moe_choice.h"
+#include "launcher/planning/mesh_choice.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/run_changes.h"
-#include "launcher/planning/tensor_choice.h"
 #include "layers/model/model.h"
 #include "schedule/pipeline/order_text.h"
 
@@ -800,12 +798,9 @@ static weft_status check_world(const weft_config *c, const void *context_of_rank
     WEFT_TRY(check_trace_ranks(c, out->world));
     /* Whether it can be chosen, before any rank starts; what is chosen depends on the nodes. */
     weft_moe_selection moe;
-    weft_moe_nodes nodes;
-    weft_context_selection context;
-    WEFT_TRY(weft_context_choose(c, topology, out, &context));
-    WEFT_TRY(weft_tensor_choose(c, topology, out));
-    WEFT_TRY(weft_moe_find_nodes(c, out, topology, &nodes));
-    return weft_moe_selection_start(c, out, &nodes, &moe);
+    weft_mesh_choice choice;
+    WEFT_TRY(weft_mesh_choose(c, topology, out, &choice));
+    return weft_moe_selection_start(c, out, &choice.nodes, &moe);
 }
 
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,

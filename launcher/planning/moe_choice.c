@@ -52,8 +52,6 @@ static weft_status choose_form(const weft_config *config, const weft_cluster *cl
                                     .minimal_bytes = 64 << 10,
                                     .num_chunks = s->options.num_chunks};
     weft_exchange_choice choice = {.us = 0};
-    bool was_open = asked_of(config)->moe_all_to_all == WEFT_NUM_EXCHANGES;
-    snprintf(choice.reason, sizeof choice.reason, "%s", was_open ? as_chosen : as_configured);
     if (cluster) {
         unsigned allowed = 1u << s->options.form;
         if (is_auto) /* O1 sends all at once */
@@ -66,20 +64,23 @@ static weft_status choose_form(const weft_config *config, const weft_cluster *cl
         double baseline = weft_exchange_us(cluster, &exchange, WEFT_EXCHANGE_BASELINE, 1);
         if (baseline > 0)
             *out_factor = choice.us / baseline;
-    } else if (is_auto) {
-        snprintf(choice.reason, sizeof choice.reason,
-                 "copies nothing and hides the gather; no cluster file to weigh others by");
     }
     bool chunked = s->options.form == WEFT_EXCHANGE_O2 || s->options.form == WEFT_EXCHANGE_O3;
     if (chunked && s->options.num_chunks == 0)
         s->options.num_chunks = DEFAULT_CHUNKS;
+    const bool was_open = asked_of(config)->moe_all_to_all == WEFT_NUM_EXCHANGES;
     char chunks[64] = "";
     if (s->options.num_chunks > 0)
         snprintf(chunks, sizeof chunks, " in %s",
                  weft_count_text(s->options.num_chunks, "chunk").text);
+    if (!cluster)
+        snprintf(choice.reason, sizeof choice.reason, "%s%s (%s)",
+                 weft_exchange_text((int)s->options.form), chunks,
+                 is_auto ? "copies nothing and hides the gather; no cluster file to weigh others by"
+                 : was_open ? as_chosen
+                            : as_configured);
     size_t used = strlen(s->reason);
-    snprintf(s->reason + used, sizeof s->reason - used, "; all-to-all %s%s (%s)",
-             weft_exchange_text((int)s->options.form), chunks, choice.reason);
+    snprintf(s->reason + used, sizeof s->reason - used, "; all-to-all %s", choice.reason);
     return WEFT_OK;
 }
 
@@ -210,7 +211,7 @@ static weft_status choose_pipeline(const weft_config *config, const weft_cluster
     WEFT_TRY(weft_choose_moe(cluster, shape, models[p->moe_choice], list, count, allowed_reuses(p),
                              weighs_peers(p, s), pricer, &choice));
     s->options.pipeline = choice.pipeline;
-    say_pipeline(s, choice.reason);
+    snprintf(s->reason, sizeof s->reason, "%s", choice.reason);
     return WEFT_OK;
 }
 

@@ -13,7 +13,7 @@ typedef struct weft_moe_selection {
     bool travels;             /* tokens of MoE layers travel on this mesh; else no more is used */
     bool is_sharded;          /* experts are tensor-sharded: the form matters too */
     weft_moe_options options; /* what the model is made with */
-    char reason[512];         /* one line: what was chosen and why; empty until it is known */
+    char reason[640];         /* one line: what was chosen and why; empty until it is known */
     bool told;                /* the line was logged */
     /* measuring */
     bool profiling;

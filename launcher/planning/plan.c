@@ -6,11 +6,9 @@
 #include <sys/stat.h>
 
 #include "core/log.h"
-#include "launcher/planning/moe_choice.h"
 #include "launcher/planning/other_memory.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step_price.h"
-#include "launcher/planning/tensor_choice.h"
 #include "layers/pass/recompute.h"
 
 static const weft_axis waiting_axes[] = {WEFT_AXIS_TP, WEFT_AXIS_CP, WEFT_AXIS_EP, WEFT_AXIS_ETP};
@@ -496,16 +494,13 @@ static weft_status make_step(weft_config *config, const weft_cluster *cluster, w
                              weft_plan *plan)
 {
     weft_moe_selection moe;
-    weft_moe_nodes nodes;
     WEFT_TRY(check_devices(cluster, &plan->mesh));
     const weft_topology topology = {.world = plan->mesh.world,
                                     .num_nodes = cluster->num_nodes,
                                     .ranks_per_node = cluster->ranks_per_node};
     WEFT_TRY(weft_topology_check(&topology, &plan->mesh, config->parallel.allow_tp_across_nodes));
-    WEFT_TRY(weft_context_choose(config, &topology, &plan->mesh, &plan->context));
-    WEFT_TRY(weft_tensor_choose(config, &topology, &plan->mesh));
-    WEFT_TRY(weft_moe_find_nodes(config, &plan->mesh, &topology, &nodes));
-    WEFT_TRY(weft_moe_selection_start(config, &plan->mesh, &nodes, &moe));
+    WEFT_TRY(weft_mesh_choose(config, &topology, &plan->mesh, &plan->mesh_choice));
+    WEFT_TRY(weft_moe_selection_start(config, &plan->mesh, &plan->mesh_choice.nodes, &moe));
     if (config->moe_load > 0)
         moe.options.load.rows = weft_plan_load_on(config, &plan->mesh);
     WEFT_TRY(weft_stage_kinds_find(cluster, &plan->mesh, arena, &plan->kinds));

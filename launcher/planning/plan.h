@@ -5,7 +5,7 @@
 
 #include "core/cluster/cluster.h"
 #include "core/trace/trace.h"
-#include "launcher/planning/context_choice.h"
+#include "launcher/planning/mesh_choice.h"
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_choice.h"
 #include "layers/outline/footprint.h"
@@ -76,9 +76,9 @@ typedef struct weft_plan_stage {
 
 typedef struct weft_plan {
     weft_mesh mesh;
-    weft_context_selection context; /* how the mesh's cp_comm_type came to be */
-    weft_tier_selection tier;       /* where its experts are */
-    weft_stage_kinds *kinds;        /* [num_stages] */
+    weft_mesh_choice mesh_choice; /* how what the config leaves open of the mesh came to be */
+    weft_tier_selection tier;     /* where its experts are */
+    weft_stage_kinds *kinds;      /* [num_stages] */
     weft_step step;
     weft_step theirs;   /* of software whose layers keep something else; else none */
     int num_idle;       /* of the cluster's devices, where no dp was given */

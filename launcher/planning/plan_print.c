@@ -368,9 +368,9 @@ static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE 
     if (plan->fits && is_tight(plan))
         fprintf(out, ": %.3g %%, which fits with no margin; libraries may take the rest",
                 100 * (double)plan->memory_bytes / (double)plan->memory_limit_bytes);
-    if (plan->context.reason[0])
+    if (plan->mesh_choice.reason[0])
         fprintf(out, "\nattention over %d context-parallel ranks: %s", plan->mesh.cp,
-                plan->context.reason);
+                plan->mesh_choice.reason);
     fprintf(out, "\n");
     if (plan->tier.reason[0])
         fprintf(out, "%s\n", plan->tier.reason);
@@ -538,8 +538,8 @@ static void report_choices(weft_report *r, const weft_plan *plan)
     }
     if (plan->tier.reason[0])
         weft_report_text(r, "experts_reason", NULL, plan->tier.reason);
-    if (plan->context.reason[0])
-        weft_report_text(r, "cp_comm_type_reason", NULL, plan->context.reason);
+    if (plan->mesh_choice.reason[0])
+        weft_report_text(r, "cp_comm_type_reason", NULL, plan->mesh_choice.reason);
 }
 
 static void report_head(weft_report *r, const weft_plan *plan, const weft_cluster *cluster)

@@ -3,12 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "launcher/planning/moe_choice.h"
+#include "launcher/planning/mesh_choice.h"
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/places.h"
 #include "launcher/planning/plan.h"
 #include "launcher/planning/step_price.h"
-#include "launcher/planning/tensor_choice.h"
 #include "layers/describe/describe.h"
 #include "layers/describe/rehearse.h"
 #include "layers/pass/offload.h"
@@ -223,15 +222,12 @@ static weft_status make_choice(weft_kind_tables *b, const weft_config *config, c
     const weft_topology topology = {.world = p2p->world,
                                     .num_nodes = cluster->num_nodes,
                                     .ranks_per_node = cluster->ranks_per_node};
-    weft_context_selection context;
-    weft_moe_nodes nodes;
+    weft_mesh_choice choice;
     weft_moe_selection moe;
     out->mesh = *p2p;
     WEFT_TRY(weft_topology_check(&topology, p2p, config->parallel.allow_tp_across_nodes));
-    WEFT_TRY(weft_context_choose(config, &topology, &out->mesh, &context));
-    WEFT_TRY(weft_tensor_choose(config, &topology, &out->mesh));
-    WEFT_TRY(weft_moe_find_nodes(config, &out->mesh, &topology, &nodes));
-    WEFT_TRY(weft_moe_selection_start(config, &out->mesh, &nodes, &moe));
+    WEFT_TRY(weft_mesh_choose(config, &topology, &out->mesh, &choice));
+    WEFT_TRY(weft_moe_selection_start(config, &out->mesh, &choice.nodes, &moe));
     if (config->moe_load > 0)
         moe.options.load.rows = weft_plan_load_on(config, &out->mesh);
     out->moe = moe.options;

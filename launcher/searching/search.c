@@ -10,9 +10,8 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/planning/figures.h"
-#include "launcher/planning/moe_choice.h"
+#include "launcher/planning/mesh_choice.h"
 #include "launcher/planning/step_price.h"
-#include "launcher/planning/tensor_choice.h"
 #include "launcher/process/stop.h"
 #include "launcher/searching/bound.h"
 #include "schedule/context.h"
@@ -689,32 +688,22 @@ weft_status weft_search_run(const weft_config *config, const weft_config_source 
 weft_status weft_search_settle(const weft_found *found, const weft_config_source *source,
                                const weft_cluster *cluster, weft_arena *arena, weft_config *out)
 {
-    weft_context_selection *context;
-    int64_t *chunks;
+    weft_mesh_choice *choice; /* which the config borrows from */
     weft_moe_selection moe;
-    weft_moe_nodes nodes;
     weft_plan plan;
-    void *memory;
     *out = found->config;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof *context, &memory));
-    context = memory; /* whose sizes the config borrows */
-    WEFT_TRY(weft_arena_alloc_array(arena, 2, sizeof *chunks, &memory));
-    chunks = memory; /* likewise */
+    WEFT_TRY(WEFT_ARRAY(arena, 1, &choice));
     WEFT_TRY(weft_plan_start(&found->config, source, cluster, arena, &plan));
     const weft_mesh mesh = plan.mesh;
-    *context = plan.context;
+    *choice = plan.mesh_choice;
     weft_plan_release(&plan);
-    const weft_topology topology = {.world = mesh.world,
-                                    .num_nodes = cluster->num_nodes,
-                                    .ranks_per_node = cluster->ranks_per_node};
-    WEFT_TRY(weft_moe_find_nodes(&found->config, &mesh, &topology, &nodes));
-    WEFT_TRY(weft_moe_selection_start(&found->config, &mesh, &nodes, &moe));
-    weft_context_keep(context, &mesh, &out->parallel);
-    weft_tensor_keep(&mesh, chunks, &out->parallel);
+    WEFT_TRY(weft_moe_selection_start(&found->config, &mesh, &choice->nodes, &moe));
+    weft_mesh_keep(choice, &mesh, &out->parallel);
     if (mesh.attention_chunks == 1 && mesh.mlp_chunks == 1) {
         out->parallel.tp_comm_overlap = false;
-        chunks[0] = 0;
-        out->parallel.tp_comm_overlap_chunks = (weft_int_list){.values = chunks, .count = 1};
+        choice->chunks[0] = 0;
+        out->parallel.tp_comm_overlap_chunks =
+            (weft_int_list){.values = choice->chunks, .count = 1};
     }
     if (out->parallel.cp_comm_type == WEFT_NUM_CONTEXT_FORMS) /* of one rank */
         out->parallel.cp_comm_type = WEFT_CONTEXT_P2P;

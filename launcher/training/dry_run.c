@@ -5,11 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "launcher/planning/context_choice.h"
-#include "launcher/planning/moe_choice.h"
+#include "launcher/planning/mesh_choice.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
-#include "launcher/planning/tensor_choice.h"
 #include "launcher/planning/tier_choice.h"
 #include "launcher/process/output.h"
 #include "launcher/report/report.h"
@@ -87,15 +85,12 @@ static weft_tier_room find_room(const findings *f)
 static weft_status check_memory(findings *f, weft_arena *arena)
 {
     weft_config *c = &f->config;
-    weft_moe_nodes nodes;
     weft_moe_selection moe;
-    weft_context_selection context;
+    weft_mesh_choice choice;
     weft_tier_selection tier;
     weft_step step = {0};
-    WEFT_TRY(weft_context_choose(c, NULL, &f->mesh, &context));
-    WEFT_TRY(weft_tensor_choose(c, NULL, &f->mesh));
-    WEFT_TRY(weft_moe_find_nodes(c, &f->mesh, NULL, &nodes));
-    WEFT_TRY(weft_moe_selection_start(c, &f->mesh, &nodes, &moe));
+    WEFT_TRY(weft_mesh_choose(c, NULL, &f->mesh, &choice));
+    WEFT_TRY(weft_moe_selection_start(c, &f->mesh, &choice.nodes, &moe));
     weft_tier_room *rooms;
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)f->mesh.pp, &rooms));
     for (int i = 0; i < f->mesh.pp; i++)

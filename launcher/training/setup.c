@@ -9,7 +9,6 @@
 #include "kernels/host.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
-#include "launcher/planning/tensor_choice.h"
 #include "launcher/planning/tier_choice.h"
 #include "launcher/training/cards.h"
 #include "launcher/training/data_copies.h"
@@ -216,7 +215,7 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     weft_arena arena = {0};
     weft_tier_selection tier;
     weft_tier_room *rooms = NULL;
-    const bool is_open = weft_context_is_open(config, mesh);
+    const bool is_open = weft_mesh_leaves_form(config, mesh);
     bool is_fixed = fixed_moe(config, mesh, &moe);
     WEFT_TRY(weft_config_locate(source, weft_setup_vocabulary(&copy)));
     weft_status status = setup_spread_room(weft_tier_room_of(config), mesh, &arena, &rooms);
@@ -523,8 +522,7 @@ static weft_status create_lanes(weft_trainer *t)
 /* What rank 0 finds by the table of all ranks' nodes, and tells the others. */
 typedef struct placed {
     weft_mesh mesh;
-    weft_moe_nodes nodes;
-    weft_context_selection context;
+    weft_mesh_choice choice;
     int num_nodes;
 } placed;
 
@@ -540,28 +538,22 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
         status = weft_config_mesh_on(&t->config, source, &topology, &found.mesh);
         if (status == WEFT_OK)
             status = weft_config_locate(
-                source, weft_moe_find_nodes(&t->config, &found.mesh, &topology, &found.nodes));
-        if (status == WEFT_OK)
-            status = weft_config_locate(
-                source, weft_context_choose(&t->config, &topology, &found.mesh, &found.context));
-        if (status == WEFT_OK)
-            status =
-                weft_config_locate(source, weft_tensor_choose(&t->config, &topology, &found.mesh));
+                source, weft_mesh_choose(&t->config, &topology, &found.mesh, &found.choice));
     }
     weft_arena_release(&arena);
     WEFT_TRY(weft_comm_agree(t->world, status));
     WEFT_TRY(weft_comm_broadcast_host(t->world, &found, sizeof found, 0));
     *mesh = found.mesh;
-    t->context = found.context;
+    t->mesh_choice = found.choice;
     t->num_nodes = found.num_nodes;
     if (weft_mesh_leaves_chunks(&t->config.parallel, mesh))
         weft_log(WEFT_LOG_INFO,
                  "chunks of tensor-parallel products: %d of attention's, %d of MLPs'",
                  mesh->attention_chunks, mesh->mlp_chunks);
-    if (t->context.reason[0])
+    if (t->mesh_choice.reason[0])
         weft_log(WEFT_LOG_INFO, "attention over %d context-parallel ranks: %s", mesh->cp,
-                 t->context.reason);
-    status = weft_moe_selection_start(&t->config, mesh, &found.nodes, &t->moe);
+                 t->mesh_choice.reason);
+    status = weft_moe_selection_start(&t->config, mesh, &found.choice.nodes, &t->moe);
     return weft_comm_agree(t->world, weft_config_locate(source, status));
 }
 

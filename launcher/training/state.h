@@ -4,8 +4,7 @@
 
 #include "comm/comm.h"
 #include "core/trace/trace.h"
-#include "launcher/planning/context_choice.h"
-#include "launcher/planning/moe_choice.h"
+#include "launcher/planning/mesh_choice.h"
 #include "launcher/training/batches.h"
 #include "launcher/training/peak.h"
 #include "launcher/training/stragglers.h"
@@ -68,7 +67,7 @@ typedef struct weft_trainer {
     weft_device *device;
     weft_groups groups;
     weft_moe_selection moe;
-    weft_context_selection context;
+    weft_mesh_choice mesh_choice;
     weft_model *model;
     bool evaluates;            /* an evaluation alone, no training */
     weft_optimizer *optimizer; /* NULL in an evaluation */

@@ -7,7 +7,6 @@
 #include "core/device/device.h"
 #include "core/log.h"
 #include "launcher/planning/ramp.h"
-#include "launcher/planning/tensor_choice.h"
 #include "launcher/training/judge.h"
 #include "launcher/training/result.h"
 #include "launcher/training/setup.h"
@@ -235,7 +234,6 @@ static weft_status save(weft_trainer *t, const char *dir, const weft_checkpoint_
     const char *config = NULL, *tokenizer = NULL;
     weft_arena arena = {0};
     weft_config chosen = t->config;
-    int64_t chunks[2];
     weft_parameters *parameters = weft_model_parameters(t->model);
     const weft_checkpoint_info info = {.step = t->step,
                                        .consumed_tokens = t->consumed_tokens,
@@ -247,8 +245,7 @@ static weft_status save(weft_trainer *t, const char *dir, const weft_checkpoint_
     WEFT_TRY(weft_executor_drain(&t->executor));
     WEFT_TRY(weft_model_drain_tier(t->model)); /* lanes are idle by now; a file may not be */
     weft_moe_selection_keep(&t->moe, &chosen.schedule);
-    weft_context_keep(&t->context, &t->groups.mesh, &chosen.parallel);
-    weft_tensor_keep(&t->groups.mesh, chunks, &chosen.parallel);
+    weft_mesh_keep(&t->mesh_choice, &t->groups.mesh, &chosen.parallel);
     const bool has_texts = dir || weft_comm_rank(t->world) == 0;
     weft_status status = has_texts ? weft_config_text(&chosen, &arena, &config) : WEFT_OK;
     if (status == WEFT_OK && has_texts)

@@ -1,6 +1,7 @@
 #include "schedule/exchange/exchange.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "core/cluster/cluster.h"
@@ -115,26 +116,24 @@ static int best_chunks(const weft_cluster *cluster, const weft_exchange_shape *s
     return best;
 }
 
-/* Such as "direct x4: 12400 us (baseline 47000, o1 14900, o2 x3 13100)". */
-static void say_why(weft_exchange_choice *choice)
+typedef struct choosing {
+    const weft_cluster *cluster;
+    const weft_exchange_shape *shape;
+    weft_exchange_form forms[WEFT_NUM_EXCHANGES];
+    weft_exchange_choice *choice;
+} choosing;
+
+static weft_status price_form(void *context, int index, weft_choice_row *row)
 {
-    char others[sizeof(choice->reason)] = "";
-    size_t used = 0;
-    for (int form = 0; form < WEFT_NUM_EXCHANGES; form++) {
-        if (choice->best_chunks[form] == 0 || form == (int)choice->form || used >= sizeof(others))
-            continue;
-        char chunks[16] = "";
-        if (forms[form].chunked)
-            snprintf(chunks, sizeof(chunks), " x%d", choice->best_chunks[form]);
-        used +=
-            (size_t)snprintf(others + used, sizeof(others) - used, "%s%s%s %.0f", used ? ", " : "",
-                             weft_exchange_text(form), chunks, choice->best_us[form]);
-    }
-    const int wrote = snprintf(choice->reason, sizeof(choice->reason), "%s x%d: %.0f us",
-                               weft_exchange_text(choice->form), choice->num_chunks, choice->us);
-    if (used && (size_t)wrote < sizeof(choice->reason))
-        snprintf(choice->reason + wrote, sizeof(choice->reason) - (size_t)wrote, " (%.*s)",
-                 (int)(sizeof(choice->reason) - (size_t)wrote - 4), others);
+    const choosing *c = context;
+    const weft_exchange_form form = c->forms[index];
+    WEFT_TRY(need_all(c->cluster, c->shape, form));
+    const int chunks = best_chunks(c->cluster, c->shape, form, &row->us);
+    if (forms[form].chunked)
+        snprintf(row->name, sizeof row->name, "%s x%d", weft_exchange_text(form), chunks);
+    c->choice->best_chunks[form] = chunks;
+    c->choice->best_us[form] = row->us;
+    return WEFT_OK;
 }
 
 weft_status weft_choose_exchange(const weft_cluster *cluster, const weft_exchange_shape *shape,
@@ -151,21 +150,21 @@ weft_status weft_choose_exchange(const weft_cluster *cluster, const weft_exchang
                           shape->bytes, shape->t, shape->e, shape->minimal_bytes, shape->num_chunks,
                           allowed);
 
-    weft_exchange_choice choice = {.form = WEFT_NUM_EXCHANGES};
+    weft_exchange_choice choice = {.us = 0};
+    choosing c = {.cluster = cluster, .shape = shape, .choice = &choice};
+    weft_choice_row rows[WEFT_NUM_EXCHANGES];
+    int num_rows = 0, best;
     for (int form = 0; form < WEFT_NUM_EXCHANGES; form++) {
         if (!(allowed >> form & 1))
             continue;
-        WEFT_TRY(need_all(cluster, shape, (weft_exchange_form)form));
-        double us;
-        choice.best_chunks[form] = best_chunks(cluster, shape, (weft_exchange_form)form, &us);
-        choice.best_us[form] = us;
-        if (choice.form == WEFT_NUM_EXCHANGES || us < choice.us) {
-            choice.form = (weft_exchange_form)form;
-            choice.num_chunks = choice.best_chunks[form];
-            choice.us = us;
-        }
+        rows[num_rows] = (weft_choice_row){.us = NAN};
+        snprintf(rows[num_rows].name, sizeof rows->name, "%s", weft_exchange_text(form));
+        c.forms[num_rows++] = (weft_exchange_form)form;
     }
-    say_why(&choice);
+    WEFT_TRY(weft_choose(rows, num_rows, price_form, &c, "", &best, choice.reason));
+    choice.form = c.forms[best];
+    choice.num_chunks = choice.best_chunks[choice.form];
+    choice.us = rows[best].us;
     *out = choice;
     return WEFT_OK;
 }

@@ -22,6 +22,7 @@
 
 #include "core/cluster/cluster.h"
 #include "core/trace/trace.h"
+#include "schedule/choose.h"
 #include "schedule/program.h"
 
 #define WEFT_EXCHANGE_LIST(X)                                                                      \
@@ -80,7 +81,7 @@ typedef struct weft_exchange_choice {
     /* of each form allowed: the best number of chunks and its time; else 0 */
     int best_chunks[WEFT_NUM_EXCHANGES];
     double best_us[WEFT_NUM_EXCHANGES];
-    char reason[160]; /* one line for the log */
+    char reason[WEFT_CHOICE_REASON_BYTES]; /* one line for the log */
 } weft_exchange_choice;
 /* Algorithms 1 and 2 (lines 18-19 read as: T_min = T, keep N) for every chunked form, and Algorithm
  * 3 over the forms in `allowed` (bit i: form i; 0: all). Equal times go to fewer chunks and to the

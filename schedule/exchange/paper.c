@@ -141,11 +141,8 @@ weft_status weft_exchange_paper_of(const weft_cluster *cluster, const weft_excha
         keep(o2_us(&c, (double)n), n, &p.o2_us, &p.o2_chunks);
         keep(o3_us(&c, (double)n), n, &p.o3_us, &p.o3_chunks);
     }
-    p.choice = WEFT_EXCHANGE_O1;
-    if (p.o2_us < p.o1_us)
-        p.choice = WEFT_EXCHANGE_O2;
-    if (p.o3_us < fmin(p.o1_us, p.o2_us))
-        p.choice = WEFT_EXCHANGE_O3;
+    const weft_choice_row rows[] = {{.us = p.o1_us}, {.us = p.o2_us}, {.us = p.o3_us}};
+    p.choice = (weft_exchange_form)(WEFT_EXCHANGE_O1 + weft_choose_priced(rows, 3));
     *out = p;
     return WEFT_OK;
 }

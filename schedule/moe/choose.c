@@ -4,6 +4,8 @@
 #include "core/cluster/cluster.h"
 #include "schedule/moe/choose.h"
 
+enum { MAX_ROWS = WEFT_MOE_MAX_PARTITIONS * WEFT_NUM_REUSES + WEFT_MOE_MAX_PEERS };
+
 static weft_status need(const weft_cluster *cluster, weft_cost_kind kind)
 {
     if (weft_cluster_knows(cluster, kind))
@@ -112,22 +114,32 @@ static weft_status price_us(const weft_moe_costs *costs, const weft_interference
     return WEFT_OK;
 }
 
-/* Forward plus backward of one (n, S). */
-static weft_status predict(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
-                           weft_moe_model model, const weft_moe_pricer *pricer,
-                           const weft_moe_pipeline *pipeline, double *out_us)
+typedef struct choosing {
+    const weft_cluster *cluster;
+    const weft_moe_layer_shape *shape;
+    weft_moe_model model;
+    const weft_moe_pricer *pricer;
+    weft_moe_pipeline pipelines[MAX_ROWS];
+    weft_choice_row rows[MAX_ROWS];
+    int num_rows;
+} choosing;
+
+/* Forward plus backward of one pipeline. */
+static weft_status predict(void *context, int index, weft_choice_row *row)
 {
-    if (model == WEFT_MOE_MODEL_PRICE && pricer)
-        return pricer->us(pricer->context, pipeline, out_us);
-    const weft_moe_costs costs = weft_moe_costs_of(cluster, shape, pipeline);
-    const weft_interference beside = weft_moe_interference(cluster, shape), *alpha = &beside;
-    if (model != WEFT_MOE_MODEL_PRICE) {
-        *out_us = weft_moe_phases_of(&costs, alpha, pipeline, false).total_us +
+    const choosing *c = context;
+    const weft_moe_pipeline *pipeline = &c->pipelines[index];
+    if (c->model == WEFT_MOE_MODEL_PRICE && c->pricer)
+        return c->pricer->us(c->pricer->context, pipeline, &row->us);
+    const weft_moe_costs costs = weft_moe_costs_of(c->cluster, c->shape, pipeline);
+    const weft_interference beside = weft_moe_interference(c->cluster, c->shape), *alpha = &beside;
+    if (c->model != WEFT_MOE_MODEL_PRICE) {
+        row->us = weft_moe_phases_of(&costs, alpha, pipeline, false).total_us +
                   weft_moe_phases_of(&costs, alpha, pipeline, true).total_us;
         return WEFT_OK;
     }
     weft_arena arena = {0};
-    const weft_status status = price_us(&costs, alpha, pipeline, &arena, out_us);
+    const weft_status status = price_us(&costs, alpha, pipeline, &arena, &row->us);
     weft_arena_release(&arena);
     WEFT_TRY(status);
     return WEFT_OK;
@@ -136,54 +148,12 @@ static weft_status predict(const weft_cluster *cluster, const weft_moe_layer_sha
 static unsigned quickest(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                          unsigned reuses)
 {
-    int best = -1;
-    double best_us = INFINITY;
-    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++) {
-        if (!(reuses >> reuse & 1))
-            continue;
-        const double us = weft_moe_quick_us(cluster, shape, (weft_reuse)reuse);
-        if (best < 0 || us < best_us) {
-            best = reuse;
-            best_us = us;
-        }
-    }
-    return 1u << best;
-}
-
-const weft_moe_priced *weft_moe_pick(const weft_moe_priced *candidates, int num_candidates)
-{
-    double least_us = INFINITY;
-    for (int i = 0; i < num_candidates; i++)
-        least_us = fmin(least_us, candidates[i].us);
-    const weft_moe_priced *best = NULL;
-    for (int i = 0; i < num_candidates; i++) {
-        const weft_moe_priced *c = &candidates[i];
-        if (c->us > least_us && c->us >= 1.01 * least_us)
-            continue;
-        const int n = c->pipeline.num_partitions, best_n = best ? best->pipeline.num_partitions : 0;
-        if (!best || n < best_n || (n == best_n && c->us < best->us))
-            best = c;
-    }
-    return best;
-}
-
-static void say_why(const weft_moe_priced *candidates, int num_candidates, weft_moe_model model,
-                    bool by_plan, weft_moe_choice *choice)
-{
-    static const char *const models[] = {[WEFT_MOE_MODEL_QUICK] = "equation 10 and phases",
-                                         [WEFT_MOE_MODEL_PHASES] = "phases",
-                                         [WEFT_MOE_MODEL_PRICE] = "priced programs"};
-    double synchronous_us = INFINITY;
-    for (int i = 0; i < num_candidates; i++)
-        if (candidates[i].pipeline.num_partitions == 1)
-            synchronous_us = fmin(synchronous_us, candidates[i].us);
-    int wrote =
-        snprintf(choice->reason, sizeof(choice->reason), "%s: %.0f us by %s of %d candidates",
-                 weft_moe_pipeline_text(&choice->pipeline).text, choice->us,
-                 by_plan ? "the plan's price" : models[model], num_candidates);
-    if (isfinite(synchronous_us) && wrote < (int)sizeof(choice->reason))
-        snprintf(choice->reason + wrote, sizeof(choice->reason) - (size_t)wrote,
-                 "; synchronous %.0f us", synchronous_us);
+    weft_choice_row rows[WEFT_NUM_REUSES];
+    for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+        rows[reuse] = (weft_choice_row){
+            .us = reuses >> reuse & 1 ? weft_moe_quick_us(cluster, shape, (weft_reuse)reuse)
+                                      : (double)NAN};
+    return 1u << weft_choose_priced(rows, WEFT_NUM_REUSES);
 }
 
 int weft_moe_list_peers(const weft_moe_layer_shape *shape,
@@ -201,12 +171,29 @@ int weft_moe_list_peers(const weft_moe_layer_shape *shape,
     return count;
 }
 
+weft_choice_row weft_moe_row(const weft_moe_pipeline *pipeline)
+{
+    weft_choice_row row = {.weight = pipeline->num_partitions, .us = NAN};
+    snprintf(row.name, sizeof row.name, "%s", weft_moe_pipeline_text(pipeline).text);
+    return row;
+}
+
+static void add_row(choosing *c, weft_moe_pipeline pipeline)
+{
+    c->rows[c->num_rows] = weft_moe_row(&pipeline);
+    c->pipelines[c->num_rows++] = pipeline;
+}
+
 weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             weft_moe_model model, const int *partitions, int num_partitions,
                             unsigned allowed_reuses, bool by_peers, const weft_moe_pricer *pricer,
                             weft_moe_choice *out)
 {
+    static const char *const units[] = {[WEFT_MOE_MODEL_QUICK] = " by equation 10 and phases",
+                                        [WEFT_MOE_MODEL_PHASES] = " by phases",
+                                        [WEFT_MOE_MODEL_PRICE] = " by priced programs"};
     const unsigned all = (1u << WEFT_NUM_REUSES) - 1;
+    const bool by_plan = model == WEFT_MOE_MODEL_PRICE && pricer;
     unsigned reuses = allowed_reuses ? allowed_reuses : all;
     if (num_partitions < 1 || num_partitions > WEFT_MOE_MAX_PARTITIONS || reuses & ~all)
         return WEFT_ERROR(WEFT_CONFIG,
@@ -217,32 +204,27 @@ weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_sh
     if (model == WEFT_MOE_MODEL_QUICK)
         reuses = quickest(cluster, shape, reuses);
 
-    weft_moe_priced candidates[WEFT_MOE_MAX_PARTITIONS * WEFT_NUM_REUSES + WEFT_MOE_MAX_PEERS];
-    int num_candidates = 0;
+    choosing c = {.cluster = cluster, .shape = shape, .model = model, .pricer = pricer};
     for (int i = 0; i < num_partitions; i++) {
         if (partitions[i] < 1 || partitions[i] > WEFT_MOE_MAX_PARTITIONS)
             return WEFT_ERROR(WEFT_CONFIG, "%d partitions of an MoE layer: 1 to %d are possible",
                               partitions[i], WEFT_MOE_MAX_PARTITIONS);
-        for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++) {
-            if (!(reuses >> reuse & 1))
-                continue;
-            candidates[num_candidates++].pipeline =
-                (weft_moe_pipeline){.num_partitions = partitions[i],
-                                    .reuse = (weft_reuse)reuse,
-                                    .by_experts = shape->cut_experts > 0 && partitions[i] > 1};
-        }
+        for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+            if (reuses >> reuse & 1)
+                add_row(&c, (weft_moe_pipeline){.num_partitions = partitions[i],
+                                                .reuse = (weft_reuse)reuse,
+                                                .by_experts =
+                                                    shape->cut_experts > 0 && partitions[i] > 1});
     }
     weft_moe_pipeline peers[WEFT_MOE_MAX_PEERS];
     const int num_peers = weft_moe_list_peers(shape, peers);
     const bool weighs = by_peers && model == WEFT_MOE_MODEL_PRICE && reuses >> WEFT_REUSE_NONE & 1;
     for (int i = 0; i < num_peers && weighs; i++)
-        candidates[num_candidates++].pipeline = peers[i];
-    for (int i = 0; i < num_candidates; i++)
-        WEFT_TRY(
-            predict(cluster, shape, model, pricer, &candidates[i].pipeline, &candidates[i].us));
-    const weft_moe_priced *best = weft_moe_pick(candidates, num_candidates);
-    weft_moe_choice choice = {.pipeline = best->pipeline, .us = best->us};
-    say_why(candidates, num_candidates, model, model == WEFT_MOE_MODEL_PRICE && pricer, &choice);
-    *out = choice;
+        add_row(&c, peers[i]);
+    int best;
+    WEFT_TRY(weft_choose(c.rows, c.num_rows, predict, &c,
+                         by_plan ? " by the plan's price" : units[model], &best, out->reason));
+    out->pipeline = c.pipelines[best];
+    out->us = c.rows[best].us;
     return WEFT_OK;
 }

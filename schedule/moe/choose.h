@@ -7,6 +7,7 @@
 #ifndef WEFT_SCHEDULE_MOE_CHOOSE_H
 #define WEFT_SCHEDULE_MOE_CHOOSE_H
 
+#include "schedule/choose.h"
 #include "schedule/moe/layer.h"
 
 /* MPipeMoE eq. 10 (third term q3 v_mem / (eta W_mem)): time of forward plus backward in
@@ -39,7 +40,7 @@ typedef enum weft_moe_model {
 typedef struct weft_moe_choice {
     weft_moe_pipeline pipeline;
     double us; /* forward plus backward, predicted or measured */
-    char reason[160];
+    char reason[WEFT_CHOICE_REASON_BYTES];
 } weft_moe_choice;
 
 /* Prices a pipeline, forward plus backward, in microseconds; replaces the layer's own costs. */
@@ -54,17 +55,12 @@ enum { WEFT_MOE_MAX_PEERS = 2 };
 int weft_moe_list_peers(const weft_moe_layer_shape *shape,
                         weft_moe_pipeline out[WEFT_MOE_MAX_PEERS]);
 
-/* A candidate and its time. */
-typedef struct weft_moe_priced {
-    weft_moe_pipeline pipeline;
-    double us;
-} weft_moe_priced;
-/* The candidate with the smallest n within 1 % of the fastest. NULL: no candidates. */
-const weft_moe_priced *weft_moe_pick(const weft_moe_priced *candidates, int num_candidates);
+/* A candidate without a price; its weight is n. */
+weft_choice_row weft_moe_row(const weft_moe_pipeline *pipeline);
 
 /* The fastest (n, S) among n in `partitions` and S in `allowed_reuses` (bit i: strategy i; 0: S1 to
  * S4 and none), cut by experts where the shape says so. by_peers: partitions by peers compete too,
- * if reuse none is allowed and the model is PRICE. Ties of less than 1 % go to the smaller n.
+ * if reuse none is allowed and the model is PRICE. Ties go to the smaller n (weft_choose).
  * pricer NULL: PRICE takes the layer's own costs (weft_moe_costs_of). WEFT_CONFIG for an empty or
  * impossible choice, and, naming it, for a cost that a strategy needs and the cluster does not
  * know. */

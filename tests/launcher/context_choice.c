@@ -61,7 +61,7 @@ static void expect_form(const weft_trainer *t, int form, int inner)
 {
     const weft_mesh *mesh = &t->groups.mesh;
     EXPECT(mesh->cp_comm_type == form && mesh->cp_inner == inner, "%s, %d: %s",
-           weft_context_form_text(mesh->cp_comm_type), mesh->cp_inner, t->context.reason);
+           weft_context_form_text(mesh->cp_comm_type), mesh->cp_inner, t->mesh_choice.reason);
 }
 
 /* Latencies alone make the form with the fewest of them best; a slow network between fast nodes the
@@ -113,15 +113,15 @@ static void check_kept(weft_comm *world, const char *path, const char *folder)
     snprintf(from, sizeof from, "%s/step-1", folder);
     start(&again, world, &arena, path, "cp=4", from);
     expect_form(&again, chosen.cp_comm_type, chosen.cp_inner);
-    EXPECT(strstr(again.context.reason, "as this run chose"), "%s", again.context.reason);
+    EXPECT(strstr(again.mesh_choice.reason, "as this run chose"), "%s", again.mesh_choice.reason);
     for (int i = 0; i < STEPS; i++) {
         EXPECT_OK(weft_trainer_step(&again, &got));
         EXPECT(got.loss == losses[i], "step %d: %.17g, not %.17g", i, got.loss, losses[i]);
     }
     weft_trainer_release(&again);
     start(&again, world, &arena, path, "cp=2,dp=2", from); /* another mesh: anew */
-    EXPECT(again.context.chosen && !strstr(again.context.reason, "as this run chose"), "%s",
-           again.context.reason);
+    EXPECT(again.mesh_choice.has_form && !strstr(again.mesh_choice.reason, "as this run chose"),
+           "%s", again.mesh_choice.reason);
     weft_trainer_release(&again);
     weft_arena_release(&arena);
 }

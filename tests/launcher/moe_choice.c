@@ -197,7 +197,7 @@ static void check_peers(weft_comm *world, const char *path, const char *folder)
             losses[s] = result.loss;
             EXPECT(result.moe.pipeline.peer_group == 1, "step %d is not by peers", s);
             if (s == 0)
-                EXPECT(strstr(result.moe.choice, "partitions by peers, 1 each (") != NULL, "%s",
+                EXPECT(strstr(result.moe.choice, "partitions by peers, 1 each: ") != NULL, "%s",
                        result.moe.choice);
             if (s == 1)
                 EXPECT_OK(weft_trainer_save(&t, folder));
@@ -263,8 +263,9 @@ static void check_experts(weft_comm *world, const char *path, const char *folder
         EXPECT_OK(start_from(&t, world, &arena, "dp=2,binding=dp,ep=2", open, again ? kept : NULL));
         EXPECT(t.moe.options.pipeline.by_experts && t.moe.options.pipeline.num_partitions == 2,
                "%s", t.moe.reason);
-        EXPECT(strncmp(t.moe.reason, "2 partitions by experts, reuse none (",
-                       strlen("2 partitions by experts, reuse none (")) == 0 &&
+        const char *told = again ? "2 partitions by experts, reuse none ("
+                                 : "2 partitions by experts, reuse none: ";
+        EXPECT(strncmp(t.moe.reason, told, strlen(told)) == 0 &&
                    !strstr(t.moe.reason, "as this run chose") == !again,
                "told %s", t.moe.reason);
         for (int s = 0; s < 2; s++) {

@@ -421,7 +421,7 @@ CASE(peers_by_price)
     assert_int_equal(choice.pipeline.peer_group, 1);
     assert_int_equal(choice.pipeline.num_partitions, 4);
     assert_non_null(strstr(choice.reason, "partitions by peers, 1 each: "));
-    assert_non_null(strstr(choice.reason, " of 6 candidates; synchronous"));
+    assert_non_null(strstr(choice.reason, " by priced programs (1 partition, reuse none "));
     const double peers_us = choice.us;
     OK(weft_choose_moe(&c, &shape, price, numbers, 4, none, false, NULL, &choice));
     assert_true(choice.pipeline.peer_group == 0 && choice.us > peers_us);

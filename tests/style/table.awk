@@ -38,9 +38,9 @@ BEGIN {
     doors["launcher/text"] = "chat input json_lines known tokenizer"
     doors["launcher/arguments"] = "arguments verbs"
     doors["launcher/process"] = "launch output stop"
-    doors["launcher/planning"] = "config context_choice data_sources families figures levels moe_choice" \
+    doors["launcher/planning"] = "config data_sources families figures levels mesh_choice moe_choice" \
         " moe_layer_price pass_price places plan plan_print ramp run_changes sharding_price software" \
-        " step step_price tensor_choice tier_choice tier_price"
+        " step step_price tier_choice tier_price"
     doors["launcher/searching"] = "expand search what_if"
     doors["launcher/training"] = "ledger metrics run_folder setup start train trainer"
     doors["launcher/models"] = "models safetensors"

@@ -63,9 +63,7 @@ static int parse(int argc, char **argv, arguments *a, weft_arena *arena)
 
 typedef struct candidate {
     weft_moe_pipeline pipeline;
-    double us;
     uint64_t device_bytes, host_bytes; /* with what the layer's parameters take */
-    char reason[160];                  /* why it cannot be; empty: it can */
 } candidate;
 
 typedef struct planner {
@@ -80,7 +78,8 @@ typedef struct planner {
     bool by_operations; /* else by the curves of copies, exchanges and products */
     uint64_t parameter_bytes, limit_bytes, host_limit_bytes;
     candidate candidates[MAX_CANDIDATES];
-    int num_candidates, chosen; /* -1: none */
+    weft_choice_row rows[MAX_CANDIDATES]; /* of them */
+    int num_candidates, chosen;           /* -1: none */
 } planner;
 
 static weft_status check(const arguments *a)
@@ -190,58 +189,48 @@ static weft_status find_memory(planner *p, candidate *c)
     return WEFT_OK;
 }
 
-static weft_status find_time(planner *p, candidate *c)
+static weft_status find_time(planner *p, const candidate *c, double *out_us)
 {
     weft_moe_choice one;
     if (p->by_operations)
-        return weft_moe_layer_price_us(&p->price, &c->pipeline, &c->us);
+        return weft_moe_layer_price_us(&p->price, &c->pipeline, out_us);
     WEFT_TRY(weft_choose_moe(&p->completed, &p->shape, WEFT_MOE_MODEL_PRICE,
                              &c->pipeline.num_partitions, 1, 1u << c->pipeline.reuse, false, NULL,
                              &one));
-    c->us = one.us;
+    *out_us = one.us;
     return WEFT_OK;
 }
 
-static void judge(const planner *p, candidate *c)
+static void judge(const planner *p, const candidate *c, weft_choice_row *row)
 {
     const int n = c->pipeline.num_partitions;
+    const size_t capacity = sizeof row->why_not;
     if (p->arguments->ep == 1 && (n > 1 || c->pipeline.reuse != WEFT_REUSE_NONE))
-        snprintf(c->reason, sizeof c->reason, "one rank has all experts: no rows travel");
+        snprintf(row->why_not, capacity, "one rank has all experts: no rows travel");
     else if (n > p->arguments->tokens)
-        snprintf(c->reason, sizeof c->reason, "%lld tokens cannot be cut into %d partitions",
+        snprintf(row->why_not, capacity, "%lld tokens cannot be cut into %d partitions",
                  (long long)p->arguments->tokens, n);
     else if (p->limit_bytes > 0 && c->device_bytes > p->limit_bytes)
-        snprintf(c->reason, sizeof c->reason, "%s more than the %s of a device",
+        snprintf(row->why_not, capacity, "%s more than the %s of a device",
                  weft_bytes_text((double)(c->device_bytes - p->limit_bytes)).text,
                  weft_bytes_text((double)p->limit_bytes).text);
     else if (p->host_limit_bytes > 0 && c->host_bytes > p->host_limit_bytes)
-        snprintf(c->reason, sizeof c->reason, "%s more than a rank's %s of host memory",
+        snprintf(row->why_not, capacity, "%s more than a rank's %s of host memory",
                  weft_bytes_text((double)(c->host_bytes - p->host_limit_bytes)).text,
                  weft_bytes_text((double)p->host_limit_bytes).text);
 }
 
 static weft_status add(planner *p, weft_moe_pipeline pipeline)
 {
-    candidate *c = &p->candidates[p->num_candidates++];
-    *c = (candidate){.pipeline = pipeline, .us = NAN};
+    candidate *c = &p->candidates[p->num_candidates];
+    weft_choice_row *row = &p->rows[p->num_candidates++];
+    *c = (candidate){.pipeline = pipeline};
+    *row = weft_moe_row(&pipeline);
     WEFT_TRY(find_memory(p, c));
-    judge(p, c);
+    judge(p, c, row);
     const bool is_shape = p->arguments->ep > 1 || pipeline.num_partitions == 1;
-    return is_shape && pipeline.num_partitions <= p->arguments->tokens ? find_time(p, c) : WEFT_OK;
-}
-
-static void choose(planner *p)
-{
-    weft_moe_priced priced[MAX_CANDIDATES];
-    int from[MAX_CANDIDATES], count = 0;
-    for (int i = 0; i < p->num_candidates; i++) {
-        if (p->candidates[i].reason[0])
-            continue;
-        from[count] = i;
-        priced[count++] = (weft_moe_priced){p->candidates[i].pipeline, p->candidates[i].us};
-    }
-    const weft_moe_priced *best = weft_moe_pick(priced, count);
-    p->chosen = best ? from[best - priced] : -1;
+    return is_shape && pipeline.num_partitions <= p->arguments->tokens ? find_time(p, c, &row->us)
+                                                                       : WEFT_OK;
 }
 
 static weft_status make(planner *p)
@@ -258,7 +247,7 @@ static weft_status make(planner *p)
         for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
             WEFT_TRY(add(p, (weft_moe_pipeline){.num_partitions = n, .reuse = (weft_reuse)reuse}));
     }
-    choose(p);
+    p->chosen = weft_choose_priced(p->rows, p->num_candidates);
     return WEFT_OK;
 }
 
@@ -267,16 +256,17 @@ static weft_status make(planner *p)
 static void report_candidate(const planner *p, int i, weft_report *r)
 {
     const candidate *c = &p->candidates[i];
+    const weft_choice_row *row = &p->rows[i];
     weft_report_record(r);
     weft_report_cell(r, "", "%s", i == p->chosen ? "->" : "");
     weft_report_row(r, "n", "n", WEFT_UNIT_COUNT, c->pipeline.num_partitions);
     weft_report_text(r, "reuse", "reuse", weft_reuse_text((int)c->pipeline.reuse));
-    weft_report_row(r, "time_s", "time", WEFT_UNIT_SECONDS, c->us / 1e6);
+    weft_report_row(r, "time_s", "time", WEFT_UNIT_SECONDS, row->us / 1e6);
     weft_report_row(r, "memory_bytes", "device", WEFT_UNIT_BYTES, c->device_bytes);
     weft_report_row(r, "host_memory_bytes", "host", WEFT_UNIT_BYTES, c->host_bytes);
-    weft_report_bool(r, "feasible", !c->reason[0]);
-    if (c->reason[0])
-        weft_report_text(r, "reason", "why not", c->reason);
+    weft_report_bool(r, "feasible", !row->why_not[0]);
+    if (row->why_not[0])
+        weft_report_text(r, "reason", "why not", row->why_not);
 }
 
 static void report_choice(const planner *p, weft_report *r)
@@ -331,7 +321,7 @@ static weft_status run(planner *p, weft_arena *arena)
         least = p->candidates[i].device_bytes < least->device_bytes ? &p->candidates[i] : least;
     return WEFT_ERROR(WEFT_MEMORY, "no candidate fits; the smallest, n %d, reuse %s: %s",
                       least->pipeline.num_partitions, weft_reuse_text((int)least->pipeline.reuse),
-                      least->reason);
+                      p->rows[least - p->candidates].why_not);
 }
 
 int weft_plan_moe_layer(int argc, char **argv, const weft_verb_given *given)

@@ -104,9 +104,9 @@ static void print_head(const scheduler *s, FILE *out)
     fprintf(out, "%s; by %s the %s takes %s\n\n",
             weft_count_text(shape->num_micro_batches, "micro-batch").text, priced_by(s),
             s->level == WEFT_LEVEL_STEP ? "step" : "longest", time);
-    if (s->levels.plan.context.reason[0])
+    if (s->levels.plan.mesh_choice.reason[0])
         fprintf(out, "attention over %d context-parallel ranks: %s\n\n", s->levels.plan.mesh.cp,
-                s->levels.plan.context.reason);
+                s->levels.plan.mesh_choice.reason);
 }
 
 static void report_head(const scheduler *s, weft_report *r)
@@ -121,8 +121,8 @@ static void report_head(const scheduler *s, weft_report *r)
     weft_report_value(r, "num_micro_batches", shape->num_micro_batches);
     weft_report_text(r, "priced_by", NULL, priced_by(s));
     weft_report_value(r, "makespan_us", s->levels.us);
-    if (s->levels.plan.context.reason[0])
-        weft_report_text(r, "cp_comm_type_reason", NULL, s->levels.plan.context.reason);
+    if (s->levels.plan.mesh_choice.reason[0])
+        weft_report_text(r, "cp_comm_type_reason", NULL, s->levels.plan.mesh_choice.reason);
 }
 
 static weft_status print_summary(const scheduler *s)
