@@ -143,7 +143,7 @@ CASE(builder_refuses)
           "task 0 waits for task 0 (point 0), which is not an earlier one");
     OK(weft_program_add(builder, &good, NULL, 0, NULL));
     FAILS(weft_program_add(builder, &good, waits, WEFT_TASK_MAX_WAITS + 1, NULL), WEFT_CONFIG,
-          "waits for 14 others");
+          "waits for 15 others");
     const weft_wait ahead = {1, -1}, below = {0, -2}, above = {0, 2 * WEFT_POINT_OWN};
     FAILS(weft_program_append(builder, &good, &ahead, 1, NULL), WEFT_CONFIG,
           "task 1 waits for task 1");
@@ -277,7 +277,7 @@ CASE(parser_refuses)
         {HEAD "0 forward compute\n1 step compute waits=0@\n", "line 4: "},
         {HEAD "0 forward compute\n1 step compute waits=0@-1\n",
          "should read \"1 step compute waits=0\""},
-        {HEAD "0 forward compute\n1 forward compute waits=0,0,0,0,0,0,0,0,0,0,0,0,0,0\n",
+        {HEAD "0 forward compute\n1 forward compute waits=0,0,0,0,0,0,0,0,0,0,0,0,0,0,0\n",
          "line 4: "},
         {HEAD "0 forward compute\n\n", "line 4: \"\" is no task"},
         {HEAD "0 forward compute\n" HEAD, "line 4: \"program in_flight=1\" is no task"},
