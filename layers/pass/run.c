@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/device/device.h"
 #include "core/doing.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/graphs.h"
@@ -662,6 +663,8 @@ static weft_status make_bodies(weft_model *model, const weft_task *const inside[
         if ((int)(i % WEFT_NUM_PASS_KINDS) >= num_kinds(model))
             continue;
         WEFT_TRY(weft_program_body(&model->run.programs[i], part_of, model, &model->arena, body));
+        if (!weft_device_is_note(model->setup.device))
+            WEFT_TRY(weft_program_body_check(&model->run.programs[i], part_of, model, body));
         most_slots = most_slots < body->num_slots ? body->num_slots : most_slots;
         most_tasks = most_tasks < body->num_tasks ? body->num_tasks : most_tasks;
     }
@@ -676,8 +679,9 @@ static weft_status make_bodies(weft_model *model, const weft_task *const inside[
 static weft_status find_bodies(weft_model *model, const weft_bodies **out)
 {
     const weft_moe_plan *plan = model->moe ? model->moe->current : NULL;
-    const weft_task *const inside[2] = {plan ? plan->inside[0].tasks : NULL,
-                                        plan ? plan->inside[1].tasks : NULL};
+    const weft_moe_whole *whole = plan ? &plan->wholes[0] : NULL; /* the others go with it */
+    const weft_task *const inside[2] = {whole ? whole->programs[0].tasks : NULL,
+                                        whole ? whole->programs[1].tasks : NULL};
     const weft_bodies *b = model->run.bodies;
     while (b && memcmp(b->inside, inside, sizeof inside) != 0)
         b = b->earlier;
