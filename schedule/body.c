@@ -15,11 +15,12 @@ typedef struct writer {
     weft_body_parts parts;
     const void *context;
     struct inside {
-        const weft_task *tasks; /* whose program it is */
-        int32_t first;          /* its first slot */
-        uint32_t *at;           /* by its task: where that stands in the body, latest */
+        const weft_program *program;
+        int32_t first; /* its first slot */
+        uint32_t *at;  /* by its task: where that stands in the body, latest */
     } inside[WEFT_BODY_MAX_PROGRAMS];
     int num_inside;
+    int layer; /* whose tasks are written */
     weft_arena scratch;
 } writer;
 
@@ -43,6 +44,11 @@ bool weft_body_runs_on(int lane)
            lane == WEFT_LANE_FILE;
 }
 
+static bool is_layers_own(const weft_slot *slot)
+{
+    return slot->holds == WEFT_SLOT_HOST_WEIGHTS || slot->holds == WEFT_SLOT_HOST_GRADIENTS;
+}
+
 static weft_status add_slots(writer *w, const weft_program *program, int32_t *out_first)
 {
     int32_t unused;
@@ -55,7 +61,7 @@ static weft_status add_slots(writer *w, const weft_program *program, int32_t *ou
 static weft_status find_inside(writer *w, const weft_program *program, struct inside **out)
 {
     struct inside *of = w->inside;
-    while (of < w->inside + w->num_inside && of->tasks != program->tasks)
+    while (of < w->inside + w->num_inside && of->program->tasks != program->tasks)
         of++;
     *out = of;
     if (of < w->inside + w->num_inside)
@@ -63,7 +69,7 @@ static weft_status find_inside(writer *w, const weft_program *program, struct in
     if (w->num_inside == WEFT_BODY_MAX_PROGRAMS)
         return WEFT_ERROR(WEFT_INTERNAL, "a body's layers have more than %d programs",
                           WEFT_BODY_MAX_PROGRAMS);
-    *of = (struct inside){.tasks = program->tasks};
+    *of = (struct inside){.program = program};
     WEFT_TRY(WEFT_ARRAY(&w->scratch, (size_t)program->num_tasks, &of->at));
     w->num_inside++;
     return add_slots(w, program, &of->first);
@@ -109,6 +115,15 @@ static weft_status append_task(writer *w, const weft_task *layer, const weft_bod
     return WEFT_OK;
 }
 
+static void begin_layer(writer *w, int layer)
+{
+    for (int k = 0; k < w->num_inside && layer != w->layer; k++)
+        for (int32_t i = 0; i < w->inside[k].program->num_slots; i++)
+            if (is_layers_own(&w->inside[k].program->slots[i]))
+                weft_program_forget(w->builder, w->inside[k].first + i);
+    w->layer = layer;
+}
+
 /* Where a layer has a program inside, the program's tasks say where the host waits. */
 static weft_status append_layer(writer *w, const weft_task *layer)
 {
@@ -116,6 +131,7 @@ static weft_status append_layer(writer *w, const weft_task *layer)
     weft_task mine = *layer;
     weft_body_part part;
     uint32_t own = 0;
+    begin_layer(w, layer->layer);
     if (w->parts(w->context, layer, 1, &part))
         mine.flags &= (uint8_t)~WEFT_TASK_HOST_WAITS;
     for (int i = 0; w->parts(w->context, layer, i, &part); i++) {
@@ -171,7 +187,7 @@ typedef struct checker {
     uint32_t *ends; /* by the pass's tasks: the last part's task */
     use *uses;      /* by slot */
     struct inside inside[WEFT_BODY_MAX_PROGRAMS];
-    int num_inside;
+    int num_inside, layer;
     int32_t num_slots; /* of the pass, and of the programs so far */
 } checker;
 
@@ -245,9 +261,12 @@ static weft_status check_task(checker *c, const weft_task *task, int32_t first)
 {
     weft_task wanted = *task;
     const weft_task *is = &c->body->tasks[c->at];
-    for (int i = 0; i < WEFT_TASK_MAX_OPERANDS; i++)
-        if (wanted.operands[i] >= 0)
-            wanted.operands[i] = (int16_t)(wanted.operands[i] + first);
+    for (int i = 0; i < WEFT_TASK_MAX_OPERANDS; i++) {
+        wanted.operands[i] = (int16_t)(wanted.operands[i] + (wanted.operands[i] >= 0 ? first : 0));
+        if (wanted.kind == is->kind && wanted.operands[i] != is->operands[i])
+            return fail(c, "has slot %d in the place of slot %d", is->operands[i],
+                        wanted.operands[i]);
+    }
     wanted.first_wait = is->first_wait;
     wanted.num_waits = is->num_waits;
     if (memcmp(&wanted, is, sizeof wanted) != 0)
@@ -269,14 +288,14 @@ static weft_status check_slots(const checker *c, const weft_program *of, int32_t
 static weft_status checked_inside(checker *c, const weft_program *program, struct inside **out)
 {
     struct inside *of = c->inside;
-    while (of < c->inside + c->num_inside && of->tasks != program->tasks)
+    while (of < c->inside + c->num_inside && of->program->tasks != program->tasks)
         of++;
     *out = of;
     if (of < c->inside + c->num_inside)
         return WEFT_OK;
     if (c->num_inside++ == WEFT_BODY_MAX_PROGRAMS)
         return fail(c, "is of one program too many");
-    *of = (struct inside){.tasks = program->tasks, .first = c->num_slots};
+    *of = (struct inside){.program = program, .first = c->num_slots};
     c->num_slots += program->num_slots;
     WEFT_TRY(WEFT_ARRAY(c->scratch, (size_t)program->num_tasks, &of->at));
     return check_slots(c, program, of->first);
@@ -300,6 +319,14 @@ static weft_status check_inside(checker *c, const weft_task *layer, const weft_b
     return check_task(c, &task, of->first);
 }
 
+static void forget_others(checker *c, int layer)
+{
+    for (int32_t i = 0; i < c->body->num_slots && layer != c->layer; i++)
+        if (is_layers_own(&c->body->slots[i]))
+            c->uses[i] = (use){.writer = 0};
+    c->layer = layer;
+}
+
 /* Behind an own part comes what is inside, which is over when the next one starts. */
 static weft_status check_layer(checker *c, uint32_t index)
 {
@@ -307,6 +334,7 @@ static weft_status check_layer(checker *c, uint32_t index)
     weft_body_part part;
     weft_task mine = *layer;
     uint32_t own = c->at;
+    forget_others(c, layer->layer);
     if (c->parts(c->context, layer, 1, &part))
         mine.flags &= (uint8_t)~WEFT_TASK_HOST_WAITS;
     for (int i = 0; c->parts(c->context, layer, i, &part); i++) {

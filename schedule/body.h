@@ -14,7 +14,8 @@
  * program waits for all of it. Lanes that run on are an exception, those of experts beyond device
  * memory: their tasks wait for what their program says alone, so that an expert's weights come up
  * while layers before are computed, and its gradient goes down beside what comes next. A program's
- * slots follow those of the pass; layers use them in turn. */
+ * slots follow those of the pass; layers use them in turn. But slots of experts in host memory
+ * stand for each layer's own: no task waits there for one of another layer. */
 #ifndef WEFT_SCHEDULE_BODY_H
 #define WEFT_SCHEDULE_BODY_H
 
