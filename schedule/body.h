@@ -1,5 +1,6 @@
 /* Bodies: a pass's program in which the tasks of the programs inside its layers stand between the
- * layers' own parts. In the same way an MoE layer's program has the chunks of its exchanges. Pure.
+ * layers' own parts. In the same way an MoE layer's program has the chunks of its exchanges, and
+ * the tasks of experts beyond device memory (schedule/moe/inside.h). Pure.
  *
  *   0 layer compute activation layer=3 x=0 stash=1 y=2
  *   1 counts compute host layer=3
@@ -10,15 +11,18 @@
  *
  * A layer's own parts have the operands of its task in the pass, and its first waits for what that
  * task waits for. A task of a program inside waits for the own part before; the own part behind a
- * program waits for all of it. A program's slots follow those of the pass; layers use them in turn.
- */
+ * program waits for all of it. Lanes that run on are an exception, those of experts beyond device
+ * memory: their tasks wait for what their program says alone, so that an expert's weights come up
+ * while layers before are computed, and its gradient goes down beside what comes next. A program's
+ * slots follow those of the pass; layers use them in turn. But slots of experts in host memory
+ * stand for each layer's own: no task waits there for one of another layer. */
 #ifndef WEFT_SCHEDULE_BODY_H
 #define WEFT_SCHEDULE_BODY_H
 
 #include "core/arena.h"
 #include "schedule/program.h"
 
-enum { WEFT_BODY_MAX_PROGRAMS = 16 }; /* different ones inside its layers */
+enum { WEFT_BODY_MAX_PROGRAMS = 32 }; /* different ones inside its layers */
 
 typedef struct weft_body_part {
     const weft_program *program; /* inside the layer; NULL: the part is the layer's own */
@@ -37,11 +41,18 @@ typedef bool (*weft_body_parts)(const void *context, const weft_task *task, int 
 /* Errors: WEFT_MEMORY; WEFT_CONFIG where a program has no room for so many. */
 weft_status weft_program_body(const weft_program *pass, weft_body_parts parts, const void *context,
                               weft_arena *arena, weft_program *out) WEFT_CHECKED;
+/* Proves of a body that it has every part once and in order, with its own slots; that each part
+ * waits for all that this page says; and that no slot, which layers use in turn, is read before it
+ * is written or overwritten while it is read. WEFT_INTERNAL with the task's index and text. */
+weft_status weft_program_body_check(const weft_program *pass, weft_body_parts parts,
+                                    const void *context, const weft_program *body) WEFT_CHECKED;
 /* Whether the task stands beside layers: a gather or a reduction of their parameters, a copy of
  * their stash. Any other is a part of a layer. */
 bool weft_body_beside(const weft_task *task);
 /* Whether a part on the lane travels while other parts compute; a ring's keys travel beside the
  * ring's own blocks, chunks of products beside each other. */
 bool weft_body_travels(int lane);
+/* Whether the lane runs on beside its layer and those behind. */
+bool weft_body_runs_on(int lane);
 
 #endif

@@ -29,6 +29,9 @@ weft_status weft_program_append(weft_program_builder *builder, const weft_task *
 weft_status weft_program_add(weft_program_builder *builder, const weft_task *task,
                              const weft_wait *waits, uint32_t num_waits,
                              uint32_t *out_index) WEFT_CHECKED;
+/* The value in the slot is needed no more, and its tasks are nothing to those that use the slot
+ * next. */
+void weft_program_forget(weft_program_builder *builder, int32_t slot);
 /* The last call: nothing can be appended after it. */
 weft_status weft_program_finish(weft_program_builder *builder, int32_t max_in_flight,
                                 weft_program *out) WEFT_CHECKED;

@@ -342,6 +342,11 @@ weft_status weft_program_append(weft_program_builder *builder, const weft_task *
     return add_with(builder, task, waits, num_waits, &known, out_index);
 }
 
+void weft_program_forget(weft_program_builder *builder, int32_t slot)
+{
+    builder->uses[slot] = (slot_use){.writer = 0};
+}
+
 weft_status weft_program_finish(weft_program_builder *builder, int32_t max_in_flight,
                                 weft_program *out)
 {

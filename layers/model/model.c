@@ -220,6 +220,7 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
                                                      .num_threads = s->host_threads,
                                                      .at_once = outline->steps_at_once},
                                   &model->tier));
+    WEFT_TRY(weft_model_inline_tier(model));
     WEFT_TRY(create_passes(model, outline));
     WEFT_TRY(weft_model_make_programs(model, outline));
     return s->graphs && !s->pairs && weft_graphs_fit(model) ? weft_graphs_create(model) : WEFT_OK;

@@ -47,6 +47,18 @@ weft_status weft_model_create_moe(weft_model *model)
     return use_pipeline(model, &model->moe->current->pipeline);
 }
 
+weft_status weft_model_inline_tier(weft_model *model)
+{
+    weft_moe_experts experts;
+    for (int i = 0; model->tier; i++) {
+        experts.programs = weft_tier_programs(model->tier, i, &experts.num_positions);
+        if (!experts.programs)
+            break;
+        WEFT_TRY(weft_moe_runtime_add_experts(model->moe, &experts));
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_model_create_context(weft_model *model)
 {
     if (model->shape.cp == 1)

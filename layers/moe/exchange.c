@@ -9,7 +9,6 @@
 
 #include <string.h>
 
-#include "schedule/body.h"
 #include "schedule/operands.h"
 
 enum { ALIGNMENT = 64 };
@@ -194,39 +193,6 @@ weft_status weft_moe_exchange_begin(const weft_moe_runtime *r, const weft_moe_mo
     return m->all ? WEFT_OK : copy_own_block(m, lane);
 }
 
-/* --- chunks in a program ------------------------------------------------------------------- */
-
-/* Partitions by peers are messages. */
-static bool is_exchange(const weft_task *task)
-{
-    return task->peer < 0 && task->flow != WEFT_FLOW_NONE &&
-           (task->kind == WEFT_TASK_DISPATCH || task->kind == WEFT_TASK_COMBINE);
-}
-
-/* An exchange begins, has its chunks' tasks, and ends. */
-static bool part_of(const void *context, const weft_task *task, int part, weft_body_part *out)
-{
-    const weft_program *form = context;
-    const bool expands = form->num_tasks > 0 && is_exchange(task);
-    *out = (weft_body_part){.lane = (weft_lane_kind)task->lane};
-    if (part == 0 || !expands || (uint32_t)part > form->num_tasks)
-        return part == 0 || (expands && (uint32_t)part == form->num_tasks + 1);
-    out->program = form;
-    out->task = (uint32_t)part - 1;
-    out->lane = (weft_lane_kind)form->tasks[out->task].lane;
-    if (out->lane == WEFT_LANE_GATHER) /* a pass gathers parameters */
-        out->lane = WEFT_LANE_INSIDE;
-    return true;
-}
-
-weft_status weft_moe_runtime_expand(weft_moe_runtime *r, const weft_program *program,
-                                    weft_program *out)
-{
-    const weft_program whole = {.num_tasks = 0};
-    return weft_program_body(program, part_of, r->options.as_one ? &whole : &r->form, &r->arena,
-                             out);
-}
-
 /* --- alone ---------------------------------------------------------------------------------- */
 
 typedef struct lone {
@@ -250,7 +216,8 @@ static weft_status make_lone(weft_moe_runtime *r)
 {
     const weft_task task = weft_task_of(WEFT_TASK_DISPATCH, WEFT_FLOW_ACTIVATION);
     const weft_program one = {.tasks = &task, .num_tasks = 1};
-    WEFT_TRY(weft_moe_runtime_expand(r, &one, &r->alone));
+    const weft_moe_inside inside = {.exchange = &r->form};
+    WEFT_TRY(weft_program_moe_inside(&one, &inside, &r->arena, &r->alone));
     for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
         r->executor.run[kind] = run_lone;
     return weft_executor_prepare(&r->executor, r->device, r->alone.num_tasks);

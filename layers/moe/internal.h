@@ -59,9 +59,10 @@ typedef struct weft_moe_work {
     void **memory;                      /* by slot */
     weft_tensor rows;                   /* the routed rows */
     weft_tensor act, ordered, dordered; /* for one partition at a time */
-    /* An exchange in chunks: its task, the chunk's (NULL: it begins), and the timeline's slice. */
-    weft_moe_movement movement;
-    const weft_task *moving, *chunk; /* moving NULL: there is none */
+    weft_moe_movement movement;         /* an exchange in chunks */
+    /* A task with others inside: itself, the one at hand inside (NULL: it begins or ends), and the
+     * timeline's slice. */
+    const weft_task *outer, *inner; /* outer NULL: there is none */
     size_t slice;
 } weft_moe_work;
 
@@ -114,6 +115,7 @@ typedef struct weft_moe_state {
     weft_tensor x;    /* borrowed: the layer's input */
     size_t host_mark; /* the start of its host memory */
     const weft_moe_plan *plan;
+    const weft_moe_whole *whole;
     weft_moe_routing routing;
     weft_moe_sorted sorted;
     weft_moe_cut cut;
@@ -165,7 +167,7 @@ void weft_moe_begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
  * weft_moe_run_weights. */
 weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                     const weft_tensor *rows) WEFT_CHECKED;
-/* Enqueues a task of the program with chunks, in order. Collective over EP. */
+/* Enqueues a task of the whole program, in order. Collective over EP. */
 weft_status weft_moe_run_task(weft_moe_state *state, const weft_task *task,
                               weft_lane *lane) WEFT_CHECKED;
 /* The gradients of the experts' first product, or before them of the second, of each partition in

@@ -213,6 +213,19 @@ static weft_status finish_rows(const weft_moe *m, weft_pass *pass, const weft_te
     return weft_note_end(pass, weft_pass_lane(pass), note);
 }
 
+/* How many experts come up one by one; 0: they are on the device. */
+static int num_positions(const weft_moe *m, const weft_model *model)
+{
+    const bool placed = model->shape.experts_placed;
+    return model->tier ? (int)(placed ? m->dims.experts : m->dims.local_experts) : 0;
+}
+
+static const weft_moe_whole *whole_of(const weft_moe *m, const weft_model *model,
+                                      const weft_moe_plan *plan)
+{
+    return weft_moe_whole_of(model->moe, plan, num_positions(m, model));
+}
+
 /* Sorts the layer's input for the experts, and begins their program. A recomputed layer does not
  * keep its stash. */
 static weft_status ask(weft_moe *m, weft_pass *pass, weft_moe_state *state)
@@ -225,6 +238,7 @@ static weft_status ask(weft_moe *m, weft_pass *pass, weft_moe_state *state)
     WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_route(m, pass, &state->routing, &rows));
     WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_sort_choices(m, pass, state));
     WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
+    state->whole = whole_of(m, pass->model, state->plan);
     weft_moe_begin_forward(m, pass, state, &rows);
     return WEFT_OK;
 }
@@ -362,16 +376,24 @@ enum { INSIDE_FORWARD, INSIDE_BACKWARD, BEHIND_BACKWARD };
 static int own_inside(const weft_moe *m, const weft_model *model, weft_pass *pass, bool backward,
                       weft_inside out[WEFT_MAX_INSIDE])
 {
-    static const uint8_t lanes[WEFT_NUM_LANES] = {[WEFT_LANE_EXPERT] = WEFT_LANE_EXPERT,
-                                                  [WEFT_LANE_INSIDE] = WEFT_LANE_INSIDE,
-                                                  [WEFT_LANE_PLACE] = WEFT_LANE_PLACE,
-                                                  [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
-                                                  [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
+    static const uint8_t lanes[2][WEFT_NUM_LANES] = {{[WEFT_LANE_TO_DEVICE] = WEFT_LANE_TO_DEVICE,
+                                                      [WEFT_LANE_TO_HOST] = WEFT_LANE_TO_HOST,
+                                                      [WEFT_LANE_HOST] = WEFT_LANE_HOST,
+                                                      [WEFT_LANE_FILE] = WEFT_LANE_FILE},
+                                                     {[WEFT_LANE_TO_DEVICE] = WEFT_LANE_TO_DEVICE,
+                                                      [WEFT_LANE_TO_HOST] = WEFT_LANE_TO_HOST,
+                                                      [WEFT_LANE_HOST] = WEFT_LANE_HOST,
+                                                      [WEFT_LANE_FILE] = WEFT_LANE_FILE,
+                                                      [WEFT_LANE_EXPERT] = WEFT_LANE_EXPERT,
+                                                      [WEFT_LANE_INSIDE] = WEFT_LANE_INSIDE,
+                                                      [WEFT_LANE_PLACE] = WEFT_LANE_PLACE,
+                                                      [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
+                                                      [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH}};
     const weft_moe_state *state = pass && backward ? weft_pass_state(pass, &m->common.base) : NULL;
-    const weft_moe_plan *plan = state ? state->plan : model->moe->current;
+    const weft_moe_whole *whole = whole_of(m, model, state ? state->plan : model->moe->current);
     int count = 0;
     for (int i = backward && !makes_again(model, backward); i <= backward; i++)
-        out[count++] = (weft_inside){&plan->inside[i], m->dims.exchange ? lanes : NULL, i};
+        out[count++] = (weft_inside){&whole->programs[i], lanes[m->dims.exchange], i};
     return count;
 }
 

@@ -5,16 +5,29 @@
 
 #include "comm/comm.h"
 #include "layers/moe/options.h"
+#include "schedule/moe/inside.h"
 #include "schedule/run.h"
+
+/* A layer's programs with what is inside their tasks: what runs. */
+typedef struct weft_moe_whole {
+    weft_program programs[2]; /* forward, backward */
+    /* Of forwards, of backwards: [num_slots], while one layer's program is enqueued. A backward has
+     * forwards, too, which run again. */
+    void **memory[2][2];
+} weft_moe_whole;
+
+/* The programs of a layer's experts beyond device memory, by their number. */
+enum { WEFT_MOE_MAX_EXPERTS = 9 };
+typedef struct weft_moe_experts {
+    int num_positions;
+    const weft_program *programs; /* [2], borrowed; NULL: the experts are on the device */
+} weft_moe_experts;
 
 /* The programs of one (n, S). */
 typedef struct weft_moe_plan {
     weft_moe_pipeline pipeline;
-    weft_program programs[2]; /* forward, backward */
-    weft_program inside[2];   /* the same with the exchanges' chunks: what runs */
-    /* Of forwards, of backwards: [num_slots], while one layer's program is enqueued. A backward has
-     * forwards, too, which run again. */
-    void **memory[2][2];
+    weft_program programs[2];                    /* forward, backward */
+    weft_moe_whole wholes[WEFT_MOE_MAX_EXPERTS]; /* by the runtime's experts */
 } weft_moe_plan;
 
 enum { WEFT_MOE_MAX_PLANS = 64 };
@@ -30,9 +43,11 @@ typedef struct weft_moe_runtime {
     const weft_moe_plan *current; /* the next forward's */
     weft_moe_plan replaced;       /* holds replaced programs; `current` points here */
     weft_program form;            /* the exchange's, where it is a program */
-    weft_program alone;           /* one exchange: */
-    weft_executor executor;       /* weft_moe_exchange_over alone */
-    size_t direct_chunk_bytes;    /* of a block; equal on every rank; 0: by size */
+    weft_moe_experts experts[WEFT_MOE_MAX_EXPERTS]; /* the first: on the device */
+    int num_experts;
+    weft_program alone;        /* one exchange: */
+    weft_executor executor;    /* weft_moe_exchange_over alone */
+    size_t direct_chunk_bytes; /* of a block; equal on every rank; 0: by size */
 } weft_moe_runtime;
 
 /* exchange: the model has layers whose tokens travel. block_bytes: what a rank sends another under
@@ -48,6 +63,13 @@ weft_status weft_moe_runtime_reserve(const weft_moe_runtime *runtime, const weft
 /* Adds the lanes of a body's tasks with this compute lane; one that another owner has set stays. */
 void weft_moe_runtime_lanes(const weft_moe_runtime *runtime, weft_lane *compute,
                             weft_lane *lanes[WEFT_NUM_LANES]);
+/* Gives layers with so many experts, beyond device memory, the experts' programs. Call it for each
+ * number before the first forward. */
+weft_status weft_moe_runtime_add_experts(weft_moe_runtime *runtime,
+                                         const weft_moe_experts *experts) WEFT_CHECKED;
+/* What a layer with so many experts runs; 0: its experts are on the device. */
+const weft_moe_whole *weft_moe_whole_of(const weft_moe_runtime *runtime, const weft_moe_plan *plan,
+                                        int num_positions);
 /* Sets (n, S) for the next forwards. Call it between steps: it may allocate. */
 weft_status weft_moe_runtime_use(weft_moe_runtime *runtime,
                                  const weft_moe_pipeline *pipeline) WEFT_CHECKED;
@@ -103,9 +125,6 @@ weft_status weft_moe_exchange_begin(const weft_moe_runtime *runtime,
 bool weft_moe_is_chunk(const weft_task *task);
 weft_status weft_moe_exchange_chunk(weft_moe_movement *movement, const weft_task *task,
                                     weft_lane *lane) WEFT_CHECKED;
-/* A program with chunks in the place of its exchanges; its slots come first. */
-weft_status weft_moe_runtime_expand(weft_moe_runtime *runtime, const weft_program *program,
-                                    weft_program *out) WEFT_CHECKED;
 /* The whole on `lane` and the runtime's lanes. */
 weft_status weft_moe_exchange_over(weft_moe_runtime *runtime, weft_moe_movement *movement,
                                    const weft_exchange_memory *memory,

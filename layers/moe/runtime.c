@@ -62,6 +62,7 @@ weft_status weft_moe_runtime_create(weft_device *device, const weft_moe_options 
     r->device = device;
     r->options = *options;
     r->exchange = exchange;
+    r->num_experts = 1;
     if (options->num_chunks > 0)
         r->direct_chunk_bytes = block_bytes / (size_t)options->num_chunks + 1;
     weft_status status = init(r);
@@ -94,16 +95,54 @@ weft_status weft_moe_runtime_reserve(const weft_moe_runtime *r, const weft_comm 
     return WEFT_OK;
 }
 
-/* Memory: by slot of the programs inside. */
-static weft_status put_inside(weft_moe_runtime *r, weft_moe_plan *plan)
+/* Makes and checks what the runtime's experts of this number run. */
+static weft_status make_whole(weft_moe_runtime *r, const weft_moe_plan *plan, int number,
+                              weft_moe_whole *out)
 {
+    const weft_moe_experts *experts = &r->experts[number];
+    static const weft_program no_form;
+    const weft_moe_inside inside = {.exchange = r->options.as_one ? &no_form : &r->form,
+                                    .experts = experts->programs,
+                                    .num_positions = experts->num_positions,
+                                    .num_partitions = plan->pipeline.num_partitions};
     for (int i = 0; i < 2; i++) {
-        WEFT_TRY(weft_moe_runtime_expand(r, &plan->programs[i], &plan->inside[i]));
+        weft_program *whole = &out->programs[i];
+        WEFT_TRY(weft_program_moe_inside(&plan->programs[i], &inside, &r->arena, whole));
+        if (!weft_device_is_note(r->device))
+            WEFT_TRY(weft_program_moe_inside_check(&plan->programs[i], &inside, whole));
         for (int k = 0; k < 2; k++) {
-            WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)plan->inside[i].num_slots, &plan->memory[k][i]));
+            WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)whole->num_slots, &out->memory[k][i]));
         }
     }
     return WEFT_OK;
+}
+
+static weft_status make_wholes(weft_moe_runtime *r, weft_moe_plan *plan)
+{
+    for (int i = 0; i < r->num_experts; i++)
+        WEFT_TRY(make_whole(r, plan, i, &plan->wholes[i]));
+    return WEFT_OK;
+}
+
+weft_status weft_moe_runtime_add_experts(weft_moe_runtime *r, const weft_moe_experts *experts)
+{
+    const int number = r->num_experts;
+    if (number == WEFT_MOE_MAX_EXPERTS)
+        return WEFT_ERROR(WEFT_INTERNAL, "layers with more than %d numbers of experts",
+                          WEFT_MOE_MAX_EXPERTS - 1);
+    r->experts[r->num_experts++] = *experts;
+    for (int i = 0; i < r->num_plans; i++)
+        WEFT_TRY(make_whole(r, &r->plans[i], number, &r->plans[i].wholes[number]));
+    return WEFT_OK;
+}
+
+const weft_moe_whole *weft_moe_whole_of(const weft_moe_runtime *r, const weft_moe_plan *plan,
+                                        int num_positions)
+{
+    int i = 0;
+    while (i + 1 < r->num_experts && r->experts[i].num_positions != num_positions)
+        i++;
+    return &plan->wholes[i];
 }
 
 /* Makes programs and checks them before they run. */
@@ -115,7 +154,7 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
         WEFT_TRY(weft_program_moe(pipeline, backward, &r->arena, &plan->programs[backward]));
     if (!weft_device_is_note(r->device))
         WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
-    return put_inside(r, plan);
+    return make_wholes(r, plan);
 }
 
 weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *asked)
@@ -139,5 +178,5 @@ weft_status weft_moe_runtime_replace(weft_moe_runtime *r, const weft_program pro
     r->replaced = *r->current;
     memcpy(r->replaced.programs, programs, sizeof r->replaced.programs);
     r->current = &r->replaced;
-    return put_inside(r, &r->replaced);
+    return make_wholes(r, &r->replaced);
 }

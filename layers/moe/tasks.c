@@ -13,8 +13,9 @@
 
 /* --- experts --------------------------------------------------------------------------------- */
 
-/* Grouped GEMMs over the rows of one partition, for all experts at once, or one by one if they are
- * beyond device memory (layers/tier/run.h). Backward recomputes the activation's output. */
+/* Grouped GEMMs over the rows of one partition, for all experts at once, or one by one, each in a
+ * task, if they are beyond device memory (layers/tier/run.h). Backward recomputes the activation's
+ * output. */
 
 /* Consecutive experts: their rows and matrices. */
 typedef struct span {
@@ -180,14 +181,6 @@ static span all_of(const weft_moe *m, const weft_pass *pass, const weft_moe_expe
 
 /* --- one after the other -------------------------------------------------------------------- */
 
-typedef struct positions {
-    weft_moe *m;
-    weft_pass *pass;
-    const weft_moe_part *part;
-    const span *all;
-    bool backward;
-} positions;
-
 static weft_tensor part_rows(const weft_tensor *t, size_t first, size_t count)
 {
     weft_tensor rows = *t;
@@ -214,53 +207,30 @@ static float *gradient_at(const weft_pass *pass, const weft_parameter *p,
                : NULL;
 }
 
-static weft_status run_position(void *context, int expert, const weft_tier_memory *memory,
-                                weft_lane *lane)
+/* The rows, matrices and gradients of one of `all`. */
+static span one_of(const weft_moe *m, const weft_pass *pass, const weft_moe_part *part,
+                   const span *all, int expert, const weft_tier_memory *memory)
 {
-    const positions *p = context;
-    const weft_parameter *fc1 = p->m->fc1.weight, *fc2 = p->m->fc2.weight;
-    const size_t first = (size_t)p->part->offsets[expert];
-    const size_t count = (size_t)p->part->offsets[expert + 1] - first;
-    span one = *p->all;
-    (void)lane;
+    const weft_parameter *fc1 = m->fc1.weight, *fc2 = m->fc2.weight;
+    const weft_parameter *bias1 = m->fc1.bias, *bias2 = m->fc2.bias;
+    const size_t first = (size_t)part->offsets[expert];
+    const size_t count = (size_t)part->offsets[expert + 1] - first;
+    span one = *all;
     one.num_experts = 1;
-    one.offsets = p->part->own_rows + 2 * (size_t)expert;
+    one.offsets = part->own_rows + 2 * (size_t)expert;
     weft_tensor *const tensors[] = {&one.x, &one.middle, &one.act, &one.y, &one.dy, &one.dx};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
         *tensors[i] = part_rows(tensors[i], first, count);
-    one.fc1.weight = weight_at(p->pass, fc1, memory);
-    one.fc2.weight = weight_at(p->pass, fc2, memory);
-    one.fc1.grad = gradient_at(p->pass, fc1, memory);
-    one.fc2.grad = gradient_at(p->pass, fc2, memory);
-    const weft_parameter *bias1 = p->m->fc1.bias, *bias2 = p->m->fc2.bias;
-    one.fc1.bias = bias1 ? weight_at(p->pass, bias1, memory) : NULL;
-    one.fc2.bias = bias2 && adds_bias(p->pass) ? weight_at(p->pass, bias2, memory) : NULL;
-    one.fc1.dbias = bias1 ? gradient_at(p->pass, bias1, memory) : NULL;
-    one.fc2.dbias = bias2 ? gradient_at(p->pass, bias2, memory) : NULL;
+    one.fc1.weight = weight_at(pass, fc1, memory);
+    one.fc2.weight = weight_at(pass, fc2, memory);
+    one.fc1.grad = gradient_at(pass, fc1, memory);
+    one.fc2.grad = gradient_at(pass, fc2, memory);
+    one.fc1.bias = bias1 ? weight_at(pass, bias1, memory) : NULL;
+    one.fc2.bias = bias2 && adds_bias(pass) ? weight_at(pass, bias2, memory) : NULL;
+    one.fc1.dbias = bias1 ? gradient_at(pass, bias1, memory) : NULL;
+    one.fc2.dbias = bias2 ? gradient_at(pass, bias2, memory) : NULL;
     one.overwrite = true;
-    return p->backward ? span_backward(p->m, p->pass, &one) : span_forward(p->m, p->pass, &one);
-}
-
-static weft_status run(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r, const span *all,
-                       bool backward)
-{
-    weft_tier_run *tier = pass->model->tier;
-    positions p = {m, pass, r->part, all, backward};
-    if (!tier)
-        return backward ? span_backward(m, pass, all) : span_forward(m, pass, all);
-    return weft_tier_enqueue(tier,
-                             &(weft_tier_call){.pass = pass,
-                                               .layer = m->layer,
-                                               .backward = backward,
-                                               .positions = r->part->positions,
-                                               .offsets = r->part->all_offsets,
-                                               .first_position = r->part->first_position,
-                                               .end_position = r->part->end_position,
-                                               .placed = r->part->placed,
-                                               .first_placed = r->part->first_placed,
-                                               .run = run_position,
-                                               .context = &p},
-                             weft_pass_lane(pass));
+    return one;
 }
 
 /* --- a partition ---------------------------------------------------------------------------- */
@@ -293,37 +263,6 @@ static weft_status moe_experts_first(weft_moe *m, weft_pass *pass, const weft_mo
     WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
     return grouped(pass, &all, WEFT_GROUPED_FORWARD, true, &all.x, &all.middle);
-}
-
-/* x -> middle -> out. */
-static weft_status moe_experts(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r,
-                               const weft_tensor *out)
-{
-    span all = all_of(m, pass, r);
-    WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
-    /* A copy of the input is no longer needed: the answers overwrite it. */
-    all.y = r->part->order ? r->ordered : *out;
-    WEFT_TRY(run(m, pass, r, &all, false));
-    return r->part->order ? moe_select(weft_pass_lane(pass), &r->ordered, r->part->inverse, out)
-                          : WEFT_OK;
-}
-
-/* dout -> din; middle becomes its own gradient. Adds weight gradients, or with `overwrite` writes
- * them. */
-static weft_status moe_experts_backward(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r,
-                                        const weft_tensor *dout, const weft_tensor *din,
-                                        bool overwrite)
-{
-    span all = all_of(m, pass, r);
-    all.overwrite = overwrite;
-    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_AGAIN);
-    WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
-    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
-    WEFT_TRY(in_order(pass, r->part, dout, &r->dordered, &all.dy));
-    all.dx = r->part->order ? all.x : *din;
-    WEFT_TRY(run(m, pass, r, &all, true));
-    return r->part->order ? moe_select(weft_pass_lane(pass), &all.x, r->part->inverse, din)
-                          : WEFT_OK;
 }
 
 /* --- a backward in two halves ---------------------------------------------------------------- */
@@ -436,6 +375,50 @@ static weft_moe_expert_rows expert_rows(const work *w, const weft_task *task)
     return r;
 }
 
+/* All experts of the task's partition: x -> middle -> y; backward dy -> dx, and middle becomes its
+ * own gradient. A copy of the input in the experts' order is no longer needed when the answers, or
+ * the input's gradients, overwrite it. Backward adds weight gradients, or in a step's first
+ * micro-batch writes them. */
+static span experts_of(const work *w, const weft_task *task, const weft_moe_expert_rows *r)
+{
+    const bool is_ordered = r->part->order, backward = task->flow == WEFT_FLOW_GRADIENT;
+    /* Partitions by experts have each expert once. */
+    const bool is_first = task->part == 0 || w->state->plan->pipeline.by_experts;
+    span all = all_of(w->m, w->pass, r);
+    all.x = is_ordered ? r->ordered : r->x;
+    if (!backward) {
+        all.y = is_ordered ? r->ordered : operand(w, task, WEFT_OPERAND_Y);
+        return all;
+    }
+    all.overwrite = is_first && weft_pass_overwrite(w->pass);
+    all.dy = is_ordered ? r->dordered : operand(w, task, WEFT_OPERAND_DY);
+    all.dx = is_ordered ? all.x : operand(w, task, WEFT_OPERAND_DX);
+    return all;
+}
+
+/* Puts the partition's rows in expert order, and below the answers in the rows'. */
+static weft_status order_rows(const work *w, const weft_task *task, const weft_moe_expert_rows *r)
+{
+    const weft_lane *lane = weft_pass_lane(w->pass);
+    const bool backward = task->flow == WEFT_FLOW_GRADIENT;
+    weft_tensor rows;
+    if (!backward)
+        return in_order(w->pass, r->part, &r->x, &r->ordered, &rows);
+    weft_note_redoes(lane, WEFT_NOTE_AGAIN);
+    WEFT_TRY(in_order(w->pass, r->part, &r->x, &r->ordered, &rows));
+    weft_note_redoes(lane, WEFT_NOTE_NEW);
+    const weft_tensor dout = operand(w, task, WEFT_OPERAND_DY);
+    return in_order(w->pass, r->part, &dout, &r->dordered, &rows);
+}
+
+static weft_status give_answers(const work *w, const weft_task *task, const weft_moe_expert_rows *r)
+{
+    const bool backward = task->flow == WEFT_FLOW_GRADIENT;
+    const weft_tensor to = operand(w, task, backward ? WEFT_OPERAND_DX : WEFT_OPERAND_Y);
+    return r->part->order ? moe_select(weft_pass_lane(w->pass), &r->ordered, r->part->inverse, &to)
+                          : WEFT_OK;
+}
+
 /* --- tasks --------------------------------------------------------------------------------- */
 
 /* Rows that a backward sends are forward's, but for gradients. */
@@ -511,7 +494,7 @@ static weft_status take_staging(work *w)
     const weft_moe_runtime *runtime = w->pass->model->moe;
     const weft_exchange_memory memory = {.context = w->pass, .device = scratch, .host = host};
     const weft_moe_cut *cut = &w->state->cut;
-    const bool backward = w->program == &w->state->plan->inside[1];
+    const bool backward = w->program == &w->state->whole->programs[1];
     size_t most = 0;
     if (!w->m->dims.exchange || w->state->plan->pipeline.peer_group > 0)
         return WEFT_OK;
@@ -546,8 +529,8 @@ static weft_status move(work *w, weft_lane *lane, const weft_task *task, const w
     const size_t *in_bytes = to_experts ? part->recv_bytes : part->send_bytes;
     if (!w->m->dims.exchange)
         return WEFT_OK;
-    if (w->chunk)
-        return weft_moe_exchange_chunk(&w->movement, w->chunk, lane);
+    if (w->inner)
+        return weft_moe_exchange_chunk(&w->movement, w->inner, lane);
     if (task->peer < 0)
         return begin_exchange(w, lane, from->data, out_bytes, to->data, in_bytes);
     return move_by_peers(w, lane, task->peer, from->data, out_bytes, to->data, in_bytes,
@@ -570,7 +553,7 @@ static weft_status run_combine(void *context, const weft_task *task, weft_lane *
     work *w = context;
     weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
     weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
-    if (w->m->dims.summed && !w->chunk) {
+    if (w->m->dims.summed && !w->inner) {
         size_t note;
         WEFT_TRY(weft_note_begin(w->pass, lane, WEFT_NOTE_TENSOR, &note));
         WEFT_TRY_AS(lane, "experts",
@@ -583,30 +566,90 @@ static weft_status run_combine(void *context, const weft_task *task, weft_lane *
     return WEFT_OK;
 }
 
-static weft_status work_of_experts(const work *w, const weft_task *task)
+/* --- experts, at once or one by one ---------------------------------------------------------- */
+
+static weft_status run_position(void *context, int expert, const weft_tier_memory *memory,
+                                weft_lane *lane)
 {
-    weft_moe_expert_rows r = expert_rows(w, task);
-    if (task->kind == WEFT_TASK_RECOMPUTE)
-        return moe_experts_first(w->m, w->pass, &r);
-    if (task->flow != WEFT_FLOW_GRADIENT) {
-        weft_tensor out = operand(w, task, WEFT_OPERAND_Y);
-        return moe_experts(w->m, w->pass, &r, &out);
-    }
-    weft_tensor dout = operand(w, task, WEFT_OPERAND_DY);
-    weft_tensor din = operand(w, task, WEFT_OPERAND_DX);
-    if (weft_pass_defers(w->pass))
-        return moe_experts_backward_input(w->m, w->pass, &r, &dout, &din);
-    /* Partitions by experts have each expert once. */
-    const bool is_first = task->part == 0 || w->state->plan->pipeline.by_experts;
-    return moe_experts_backward(w->m, w->pass, &r, &dout, &din,
-                                is_first && weft_pass_overwrite(w->pass));
+    const work *w = context;
+    const weft_moe_expert_rows r = expert_rows(w, w->outer);
+    const span all = experts_of(w, w->outer, &r);
+    const span one = one_of(w->m, w->pass, r.part, &all, expert, memory);
+    (void)lane;
+    return w->outer->flow == WEFT_FLOW_GRADIENT ? span_backward(w->m, w->pass, &one)
+                                                : span_forward(w->m, w->pass, &one);
 }
 
-/* Forward, backward and recomputation. */
+/* Of the partition whose experts the task computes. */
+static weft_tier_call call_of(work *w, const weft_task *task)
+{
+    const weft_moe_part *part = &w->state->cut.parts[task->part];
+    return (weft_tier_call){.layer = w->m->layer,
+                            .backward = task->flow == WEFT_FLOW_GRADIENT,
+                            .positions = part->positions,
+                            .offsets = part->all_offsets,
+                            .first_position = part->first_position,
+                            .end_position = part->end_position,
+                            .placed = part->placed,
+                            .first_placed = part->first_placed,
+                            .run = run_position,
+                            .context = w};
+}
+
+static weft_status begin_experts(work *w, const weft_task *task, const weft_moe_expert_rows *r)
+{
+    weft_tier_run *tier = w->pass->model->tier;
+    const weft_tier_call call = call_of(w, task);
+    WEFT_TRY(order_rows(w, task, r));
+    if (tier)
+        return weft_tier_begin(tier, &call, weft_pass_lane(w->pass));
+    const span all = experts_of(w, task, r);
+    return task->flow == WEFT_FLOW_GRADIENT ? span_backward(w->m, w->pass, &all)
+                                            : span_forward(w->m, w->pass, &all);
+}
+
+static weft_status end_experts(work *w, const weft_task *task, const weft_moe_expert_rows *r)
+{
+    weft_tier_run *tier = w->pass->model->tier;
+    const weft_tier_call call = call_of(w, task);
+    if (tier)
+        WEFT_TRY(weft_tier_end(tier, &call));
+    return give_answers(w, task, r);
+}
+
+static bool has_inside(const work *w, const weft_task *task)
+{
+    const weft_task *next = task + 1;
+    return next < w->program->tasks + w->program->num_tasks &&
+           (weft_moe_is_chunk(next) || next->expert >= 0);
+}
+
+static weft_status work_of_experts(work *w, const weft_task *task, weft_lane *lane)
+{
+    if (w->inner) {
+        const weft_tier_call call = call_of(w, task);
+        return weft_tier_run_task(w->pass->model->tier, &call, w->inner, lane);
+    }
+    const weft_moe_expert_rows r = expert_rows(w, task);
+    if (task->kind == WEFT_TASK_RECOMPUTE)
+        return moe_experts_first(w->m, w->pass, &r);
+    if (task->flow == WEFT_FLOW_GRADIENT && weft_pass_defers(w->pass)) {
+        const weft_tensor dout = operand(w, task, WEFT_OPERAND_DY);
+        const weft_tensor din = operand(w, task, WEFT_OPERAND_DX);
+        return moe_experts_backward_input(w->m, w->pass, &r, &dout, &din);
+    }
+    if (!w->outer)
+        WEFT_TRY(begin_experts(w, task, &r));
+    return w->outer || !has_inside(w, task) ? end_experts(w, task, &r) : WEFT_OK;
+}
+
+/* Forward, backward and recomputation; or a task of an expert beyond device memory. */
 static weft_status run_expert(void *context, const weft_task *task, weft_lane *lane)
 {
-    weft_lane_mark_experts(lane, true);
-    WEFT_TRY_AS(lane, "experts", work_of_experts(context, task));
+    work *w = context;
+    const bool computes = lane == weft_pass_lane(w->pass);
+    weft_lane_mark_experts(lane, computes);
+    WEFT_TRY_AS(lane, "experts", work_of_experts(w, task, lane));
     weft_lane_mark_experts(lane, false);
     return WEFT_OK;
 }
@@ -736,8 +779,8 @@ static work *start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const we
     state->work = (work){.m = m,
                          .pass = pass,
                          .state = state,
-                         .program = &state->plan->inside[backward],
-                         .memory = state->plan->memory[pass->backward][backward],
+                         .program = &state->whole->programs[backward],
+                         .memory = state->whole->memory[pass->backward][backward],
                          .rows = *rows};
     return &state->work;
 }
@@ -776,21 +819,21 @@ static weft_status run_noted(work *w, const weft_task *task, weft_lane *lane)
     return status;
 }
 
-/* Of the exchange that is under way. */
-static weft_status run_chunk(work *w, const weft_task *task, weft_lane *lane)
+/* Inside the task that is under way. */
+static weft_status run_inner(work *w, const weft_task *task, weft_lane *lane)
 {
-    const int track = task->lane == WEFT_LANE_INSIDE ? (int)WEFT_LANE_GATHER : task->lane;
+    static const int tracks[WEFT_NUM_LANES] = {
+        [WEFT_LANE_COMPUTE] = WEFT_TRACK_EXPERTS,   [WEFT_LANE_TO_DEVICE] = WEFT_TRACK_UPLOADS,
+        [WEFT_LANE_TO_HOST] = WEFT_TRACK_DOWNLOADS, [WEFT_LANE_HOST] = WEFT_TRACK_ACCUMULATIONS,
+        [WEFT_LANE_FILE] = WEFT_LANE_FILE,          [WEFT_LANE_EXPERT] = WEFT_LANE_EXPERT,
+        [WEFT_LANE_INSIDE] = WEFT_LANE_GATHER,      [WEFT_LANE_PLACE] = WEFT_LANE_PLACE};
+    const int track = tracks[task->lane];
     size_t note;
     WEFT_TRY(weft_note_task_begin(w->pass, lane, task, track, &note));
-    w->chunk = task;
-    WEFT_TRY(run_noted(w, w->moving, lane));
-    w->chunk = NULL;
+    w->inner = task;
+    WEFT_TRY(run_noted(w, w->outer, lane));
+    w->inner = NULL;
     return weft_note_task_end(w->pass, lane, track, note);
-}
-
-static bool has_chunks(const work *w, const weft_task *task)
-{
-    return task + 1 < w->program->tasks + w->program->num_tasks && weft_moe_is_chunk(task + 1);
 }
 
 /* On a timeline tasks of the compute lane are parts of the layer; the expert lane's are exchanges,
@@ -803,17 +846,15 @@ weft_status weft_moe_run_task(weft_moe_state *state, const weft_task *task, weft
                                                [WEFT_LANE_PREFETCH] = WEFT_NO_TRACK};
     work *w = &state->work;
     const int track = tracks[task->lane];
-    if (weft_moe_is_chunk(task))
-        return run_chunk(w, task, lane);
-    if (!w->moving) {
+    const bool ends = w->outer;
+    if (weft_moe_is_chunk(task) || task->expert >= 0)
+        return run_inner(w, task, lane);
+    if (!ends)
         WEFT_TRY(weft_note_task_begin(w->pass, lane, task, track, &w->slice));
+    if (!ends || task->kind == WEFT_TASK_EXPERT)
         WEFT_TRY(run_noted(w, task, lane));
-        w->moving = has_chunks(w, task) ? task : NULL;
-        if (w->moving)
-            return WEFT_OK;
-    }
-    w->moving = NULL;
-    return weft_note_task_end(w->pass, lane, track, w->slice);
+    w->outer = !ends && has_inside(w, task) ? task : NULL;
+    return w->outer ? WEFT_OK : weft_note_task_end(w->pass, lane, track, w->slice);
 }
 
 /* A partition's rows of a tensor of all. */

@@ -441,6 +441,8 @@ void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
         [WEFT_LANE_SEND] = WEFT_NO_TRACK,         [WEFT_LANE_RECEIVE] = WEFT_NO_TRACK,
         [WEFT_LANE_COMPUTE] = WEFT_NO_TRACK,      [WEFT_LANE_EXPERT] = WEFT_NO_TRACK,
         [WEFT_LANE_INSIDE] = WEFT_NO_TRACK,       [WEFT_LANE_PLACE] = WEFT_NO_TRACK,
+        [WEFT_LANE_TO_DEVICE] = WEFT_NO_TRACK,    [WEFT_LANE_TO_HOST] = WEFT_NO_TRACK,
+        [WEFT_LANE_HOST] = WEFT_NO_TRACK,         [WEFT_LANE_FILE] = WEFT_NO_TRACK,
         [WEFT_LANE_TENSOR] = WEFT_NO_TRACK,       [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,
         [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,    [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
         [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
@@ -453,6 +455,8 @@ void weft_pass_prepare(const weft_pass *pass, weft_executor *executor)
     executor->lanes[WEFT_LANE_PREFETCH] = model->memory.offload.back;
     if (model->moe)
         weft_moe_runtime_lanes(model->moe, pass->lane, executor->lanes);
+    if (model->tier)
+        weft_tier_lanes(model->tier, executor->lanes);
     if (model->context)
         weft_context_runtime_lanes(model->context, executor->lanes);
     if (model->tensor)

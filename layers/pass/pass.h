@@ -231,6 +231,8 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
  * options do not list, but none without experts.
  */
 weft_status weft_model_create_moe(weft_model *model) WEFT_CHECKED;
+/* Gives MoE layers the programs of experts beyond device memory. */
+weft_status weft_model_inline_tier(weft_model *model) WEFT_CHECKED;
 weft_status weft_model_create_context(weft_model *model) WEFT_CHECKED;
 weft_status weft_model_create_tensor(weft_model *model) WEFT_CHECKED;
 /* Sets the lanes of the pass's bodies, and their tracks. */

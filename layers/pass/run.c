@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/device/device.h"
 #include "core/doing.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/graphs.h"
@@ -670,7 +671,10 @@ static weft_status make_room(weft_model *model, int num_slots, uint32_t num_task
 static weft_status make_body(weft_model *model, size_t of, bool leaving, weft_program *out)
 {
     const body_maker maker = {model, leaving};
-    WEFT_TRY(weft_program_body(&model->run.programs[of], part_of, &maker, &model->arena, out));
+    const weft_program *pass = &model->run.programs[of];
+    WEFT_TRY(weft_program_body(pass, part_of, &maker, &model->arena, out));
+    if (!weft_device_is_note(model->setup.device))
+        WEFT_TRY(weft_program_body_check(pass, part_of, &maker, out));
     return make_room(model, out->num_slots, out->num_tasks);
 }
 
@@ -699,8 +703,9 @@ static weft_status make_bodies(weft_model *model, const weft_task *const inside[
 static weft_status find_bodies(weft_model *model, const weft_bodies **out)
 {
     const weft_moe_plan *plan = model->moe ? model->moe->current : NULL;
-    const weft_task *const inside[2] = {plan ? plan->inside[0].tasks : NULL,
-                                        plan ? plan->inside[1].tasks : NULL};
+    const weft_moe_whole *whole = plan ? &plan->wholes[0] : NULL; /* the others go with it */
+    const weft_task *const inside[2] = {whole ? whole->programs[0].tasks : NULL,
+                                        whole ? whole->programs[1].tasks : NULL};
     const weft_bodies *b = model->run.bodies;
     while (b && memcmp(b->inside, inside, sizeof inside) != 0)
         b = b->earlier;

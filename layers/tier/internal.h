@@ -90,7 +90,6 @@ struct weft_tier_run {
     size_t weight_bytes, gradient_bytes; /* bytes of a slot */
     weft_tier_plan plans[WEFT_TIER_MAX_PLANS];
     int num_plans;
-    weft_executor executor;
     weft_lane *lanes[WEFT_NUM_LANES];
     weft_tier_counts counts;
     uint64_t num_landings;
@@ -140,8 +139,6 @@ static inline weft_tier_layer *weft_tier_layer_with(const weft_tier_run *t, int 
 /* Uploads a bucket's weights to a place, behind the bucket's step, unless they are there. */
 weft_status weft_tier_upload(weft_tier_run *tier, weft_tier_place *to, int bucket,
                              weft_lane *lane) WEFT_CHECKED;
-/* The functions of an experts program's tasks. */
-void weft_tier_bind_tasks(weft_executor *executor);
 /* Whether experts are read and stepped during the backward of the layers below. */
 bool weft_tier_goes_ahead(const weft_tier_run *tier);
 /* Sorts by falling rows; insertion keeps equal ones in order. */

@@ -153,16 +153,10 @@ static weft_status make_plan(weft_tier_run *t, int num_experts, int num_ranks)
 
 static weft_status make_plans(weft_tier_run *t)
 {
-    uint32_t most = 0;
     for (int i = 0; i < t->num_layers; i++)
         WEFT_TRY(make_plan(t, t->layers[i].num_experts,
                            t->layers[i].num_seats / t->layers[i].num_experts));
-    for (int i = 0; i < 2 * t->num_plans; i++) {
-        const uint32_t tasks = t->plans[i / 2].programs[i % 2].num_tasks;
-        most = tasks > most ? tasks : most;
-    }
-    weft_tier_bind_tasks(&t->executor);
-    return weft_executor_prepare(&t->executor, t->setup.device, most);
+    return WEFT_OK;
 }
 
 static weft_status make_lanes(weft_tier_run *t)
@@ -229,7 +223,6 @@ void weft_tier_destroy(weft_tier_run *t)
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         weft_lane_destroy(t->lanes[i]);
     weft_tier_share_destroy(t);
-    weft_executor_release(&t->executor);
     for (int i = 0; i < t->num_layers; i++)
         for (int k = 0; t->layers[i].kept && k < t->layers[i].num_kept; k++)
             release_place(t, &t->layers[i].kept[k],

@@ -4,9 +4,7 @@
 #include "core/clock.h"
 #include "core/device/device.h"
 #include "kernels/host.h"
-#include "layers/pass/pass.h"
 #include "layers/tier/internal.h"
-#include "schedule/operands.h"
 
 /* --- the clock ----------------------------------------------------------------------------- */
 
@@ -103,11 +101,11 @@ static weft_status tier_clock_read(weft_tier_clock *clock, weft_tier_stamp *stam
     return clock->runs ? weft_lane_submit(lane, "clock", read_at[moment], &r, sizeof r) : WEFT_OK;
 }
 
-/* --- programs ------------------------------------------------------------------------------ */
+/* --- tasks --------------------------------------------------------------------------------- */
 
 enum { NUM_GRADIENTS = WEFT_TIER_GRADIENTS, NUM_STAGING = WEFT_EXPERTS_STAGING };
 
-/* The running program's data. */
+/* What a task serves. */
 typedef struct work {
     weft_tier_run *tier;
     const weft_tier_layer *layer;
@@ -126,8 +124,6 @@ static weft_status give_record(const weft_tier_run *t, int bucket, weft_lane *la
 {
     return weft_parameters_give(t->setup.parameters, WEFT_SECTION_EXPERT, bucket, lane);
 }
-
-/* --- tasks --------------------------------------------------------------------------------- */
 
 static int expert_at(const work *w, const weft_task *task)
 {
@@ -225,9 +221,8 @@ static bool is_in_file(const work *w, const weft_task *task)
                                   is_up(w->tier, place_at(w, task), bucket_at(w, task)));
 }
 
-static weft_status run_write(void *context, const weft_task *task, weft_lane *lane)
+static weft_status run_write(const work *w, const weft_task *task, weft_lane *lane)
 {
-    const work *w = context;
     (void)lane; /* records have a lane of their own */
     if (!is_in_file(w, task))
         return WEFT_OK;
@@ -235,9 +230,8 @@ static weft_status run_write(void *context, const weft_task *task, weft_lane *la
     return weft_records_make_room(weft_tier_records(w->tier), bucket_at(w, task));
 }
 
-static weft_status run_read(void *context, const weft_task *task, weft_lane *lane)
+static weft_status run_read(const work *w, const weft_task *task, weft_lane *lane)
 {
-    const work *w = context;
     const int bucket = bucket_at(w, task);
     const weft_tier_expert *e = &w->tier->experts[bucket];
     if (!is_in_file(w, task))
@@ -250,9 +244,8 @@ static weft_status run_read(void *context, const weft_task *task, weft_lane *lan
                                                             : 0);
 }
 
-static weft_status run_upload(void *context, const weft_task *task, weft_lane *lane)
+static weft_status run_upload(const work *w, const weft_task *task, weft_lane *lane)
 {
-    const work *w = context;
     if (has_rows(w, task))
         expect(w, task);
     return has_rows(w, task)
@@ -260,9 +253,8 @@ static weft_status run_upload(void *context, const weft_task *task, weft_lane *l
                : WEFT_OK;
 }
 
-static weft_status run_expert(void *context, const weft_task *task, weft_lane *lane)
+static weft_status run_expert(const work *w, const weft_task *task, weft_lane *lane)
 {
-    const work *w = context;
     const bool backward = w->call->backward;
     weft_tier_place *at = place_at(w, task);
     weft_tier_ring_slot *gradient = &w->tier->gradients[task->expert % NUM_GRADIENTS];
@@ -272,7 +264,8 @@ static weft_status run_expert(void *context, const weft_task *task, weft_lane *l
     if (at->bucket != bucket_at(w, task) || at->version != w->tier->experts[at->bucket].version)
         return WEFT_ERROR(WEFT_INTERNAL, "expert %d of layer %d is not on the device",
                           expert_at(w, task), w->layer->layer);
-    WEFT_TRY(weft_lane_wait(lane, at->filled));
+    if (at->is_kept) /* others come up in the same body */
+        WEFT_TRY(weft_lane_wait(lane, at->filled));
     if (backward) {
         const size_t bytes = weft_tier_gradient_bytes(w->tier, w->layer->first_bucket);
         WEFT_TRY(weft_lane_wait(lane, gradient->free));
@@ -298,9 +291,8 @@ static weft_status put_gradient(weft_tier_run *t, int bucket, const weft_tier_ri
 /* A step's first gradient goes to its final place, later ones to staging. The previous step has
  * read the old gradient: this expert's weights came up behind that step, so this wait is already
  * satisfied. */
-static weft_status run_download(void *context, const weft_task *task, weft_lane *lane)
+static weft_status run_download(const work *w, const weft_task *task, weft_lane *lane)
 {
-    const work *w = context;
     weft_tier_run *t = w->tier;
     const int bucket = bucket_at(w, task), own = weft_tier_home(t, bucket).bucket;
     const weft_tier_expert *e = &t->experts[bucket];
@@ -343,9 +335,8 @@ static weft_status note_addition(const weft_add_args *a, weft_lane *lane)
     return weft_note_ranges(lane, "accumulate", ranges, 2);
 }
 
-static weft_status run_accumulate(void *context, const weft_task *task, weft_lane *lane)
+static weft_status run_accumulate(const work *w, const weft_task *task, weft_lane *lane)
 {
-    const work *w = context;
     weft_tier_run *t = w->tier;
     const int bucket = bucket_at(w, task), own = weft_tier_home(t, bucket).bucket;
     const weft_tier_expert *e = &t->experts[bucket];
@@ -368,60 +359,55 @@ static weft_status run_accumulate(void *context, const weft_task *task, weft_lan
 
 /* --- a layer ------------------------------------------------------------------------------- */
 
-void weft_tier_bind_tasks(weft_executor *ex)
+const weft_program *weft_tier_programs(const weft_tier_run *t, int i, int *num_positions)
 {
-    ex->run[WEFT_TASK_WRITE] = run_write;
-    ex->run[WEFT_TASK_READ] = run_read;
-    ex->run[WEFT_TASK_UPLOAD] = run_upload;
-    ex->run[WEFT_TASK_EXPERT] = run_expert;
-    ex->run[WEFT_TASK_DOWNLOAD] = run_download;
-    ex->run[WEFT_TASK_ACCUMULATE] = run_accumulate;
+    if (i >= t->num_plans)
+        return NULL;
+    *num_positions = t->plans[i].num_experts;
+    return t->plans[i].programs;
 }
 
-static const weft_tier_plan *plan_of(const weft_tier_run *t, const weft_tier_layer *l)
+void weft_tier_lanes(const weft_tier_run *t, weft_lane *lanes[WEFT_NUM_LANES])
 {
-    int i = 0;
-    while (t->plans[i].num_experts != l->num_seats)
-        i++;
-    return &t->plans[i];
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        if (t->lanes[i])
+            lanes[i] = t->lanes[i];
+    if (weft_tier_records(t))
+        lanes[WEFT_LANE_FILE] = weft_records_lane(weft_tier_records(t));
 }
 
-/* Prepares a layer's call ahead of its first run of positions. */
-static void begin_visit(const work *w)
+static work work_of(weft_tier_run *t, const weft_tier_call *call)
 {
-    if (w->call->backward)
-        weft_tier_number(w->tier, w->layer, w->call);
-    expect_all(w);
+    return (work){.tier = t, .layer = weft_tier_layer_of(t, call->layer), .call = call};
 }
 
-weft_status weft_tier_enqueue(weft_tier_run *t, const weft_tier_call *call, weft_lane *compute)
+weft_status weft_tier_begin(weft_tier_run *t, const weft_tier_call *call, weft_lane *compute)
 {
-    static const int tracks[WEFT_NUM_LANES] = {
-        [WEFT_LANE_COMPUTE] = WEFT_TRACK_EXPERTS,   [WEFT_LANE_TO_DEVICE] = WEFT_TRACK_UPLOADS,
-        [WEFT_LANE_TO_HOST] = WEFT_TRACK_DOWNLOADS, [WEFT_LANE_HOST] = WEFT_TRACK_ACCUMULATIONS,
-        [WEFT_LANE_FILE] = WEFT_LANE_FILE,
-    };
-    const weft_tier_layer *l = weft_tier_layer_of(t, call->layer);
-    work w = {.tier = t, .layer = l, .call = call};
-    const weft_program *program = &plan_of(t, l)->programs[call->backward];
-    const bool has_lowest = call->first_position == 0,
-               has_highest = call->end_position == l->num_seats;
-    weft_executor *ex = &t->executor;
-    weft_cursor cursor;
-    uint32_t first, end;
-    memcpy(ex->lanes, t->lanes, sizeof ex->lanes);
-    ex->lanes[WEFT_LANE_COMPUTE] = compute;
-    ex->lanes[WEFT_LANE_FILE] =
-        weft_tier_records(t) ? weft_records_lane(weft_tier_records(t)) : NULL;
-    ex->context = &w;
-    weft_note_tasks(call->pass, tracks, ex);
-    if (call->backward ? has_highest : has_lowest)
-        begin_visit(&w);
-    WEFT_TRY(tier_clock_read(&t->clock, NULL, WEFT_TIER_BEGIN, compute));
-    weft_experts_slice(program, call->backward, call->first_position, call->end_position, &first,
-                       &end);
-    WEFT_TRY(weft_program_open(program, ex, &cursor));
-    for (cursor.at = first; cursor.at < end;) /* the tasks before it are enqueued */
-        WEFT_TRY(weft_program_next(&cursor));
-    return call->backward && has_lowest ? weft_tier_expect_landings(t, l, call) : WEFT_OK;
+    const work w = work_of(t, call);
+    const bool is_first =
+        call->backward ? call->end_position == w.layer->num_seats : call->first_position == 0;
+    if (is_first && call->backward)
+        weft_tier_number(t, w.layer, call);
+    if (is_first)
+        expect_all(&w);
+    return tier_clock_read(&t->clock, NULL, WEFT_TIER_BEGIN, compute);
+}
+
+weft_status weft_tier_run_task(weft_tier_run *t, const weft_tier_call *call, const weft_task *task,
+                               weft_lane *lane)
+{
+    static weft_status (*const functions[WEFT_NUM_TASK_KINDS])(const work *, const weft_task *,
+                                                               weft_lane *) = {
+        [WEFT_TASK_WRITE] = run_write,       [WEFT_TASK_READ] = run_read,
+        [WEFT_TASK_UPLOAD] = run_upload,     [WEFT_TASK_EXPERT] = run_expert,
+        [WEFT_TASK_DOWNLOAD] = run_download, [WEFT_TASK_ACCUMULATE] = run_accumulate};
+    const work w = work_of(t, call);
+    return functions[task->kind](&w, task, lane);
+}
+
+weft_status weft_tier_end(weft_tier_run *t, const weft_tier_call *call)
+{
+    const work w = work_of(t, call);
+    return call->backward && call->first_position == 0 ? weft_tier_expect_landings(t, w.layer, call)
+                                                       : WEFT_OK;
 }

@@ -1,20 +1,20 @@
 /* Experts in host memory while they train (layers/tier/tier.h): weight and gradient slots on the
- * device, their experts, and the programs that move weights and gradients
- * (schedule/experts/experts.h). Slots outlive programs: each has an event at its last use, and the
- * task that fills it next waits for that. Each expert has events where its gradient is in host
- * memory and where its step is over. With experts in a file every task pins the record that it
- * uses. One thread drives a model. */
+ * device, their experts, and the tasks that move weights and gradients
+ * (schedule/experts/experts.h), which stand in the bodies of passes (schedule/moe/inside.h). Slots
+ * outlive bodies: each has an event at its last use, and the task that fills it next, in whatever
+ * body, waits for that. Each expert has events where its gradient is in host memory and where its
+ * step is over. With experts in a file every task pins the record that it uses. One thread drives a
+ * model. */
 #ifndef WEFT_LAYERS_TIER_RUN_H
 #define WEFT_LAYERS_TIER_RUN_H
 
 #include <weft/device.h>
 
 #include "core/arena.h"
-#include "layers/pass/note.h"
 #include "layers/tier/placing.h"
 #include "layers/tier/tier.h"
 #include "parallel/parameters/parameters.h"
-#include "schedule/run.h"
+#include "schedule/program.h"
 
 typedef struct weft_tier_run weft_tier_run;
 
@@ -35,10 +35,9 @@ typedef struct weft_tier_memory {
     float *gradient;
 } weft_tier_memory;
 
-/* A call for one layer's experts, or a run of them, on one micro-batch. Its pointers must be valid
- * until its tasks have run. */
+/* A layer's experts, or a run of them, on one micro-batch: what its tasks serve. Its pointers must
+ * be valid until its tasks have run. */
 typedef struct weft_tier_call {
-    const weft_pass *pass; /* the pass, for the timeline */
     int layer;
     bool backward;
     /* [num_experts]: the expert at each position. With placement (layers/tier/placing.h) this and
@@ -77,9 +76,16 @@ void weft_tier_positions(const weft_tier_run *tier, int layer, const int64_t *of
  * from 1; 0: not kept. Below: this rank's. */
 void weft_tier_stand(int num, const int64_t *kept, const int64_t *rows, int32_t *out);
 void weft_tier_kept_places(const weft_tier_run *tier, int layer, int64_t *out);
-/* Enqueues the layer's experts program: EXPERT tasks on `compute`, the rest on lanes beside it,
- * which run on when the call's program is over. */
-weft_status weft_tier_enqueue(weft_tier_run *tier, const weft_tier_call *call,
-                              weft_lane *compute) WEFT_CHECKED;
+/* The forward and the backward program [2] of layers with *num_positions experts, of the i-th
+ * number; NULL: there are no more numbers. */
+const weft_program *weft_tier_programs(const weft_tier_run *tier, int i, int *num_positions);
+/* Adds the lanes of the tasks beside compute, which run on when the layer is over. */
+void weft_tier_lanes(const weft_tier_run *tier, weft_lane *lanes[WEFT_NUM_LANES]);
+/* A run of positions: ahead of its first task, on the compute lane; a task; behind the last. */
+weft_status weft_tier_begin(weft_tier_run *tier, const weft_tier_call *call,
+                            weft_lane *compute) WEFT_CHECKED;
+weft_status weft_tier_run_task(weft_tier_run *tier, const weft_tier_call *call,
+                               const weft_task *task, weft_lane *lane) WEFT_CHECKED;
+weft_status weft_tier_end(weft_tier_run *tier, const weft_tier_call *call) WEFT_CHECKED;
 
 #endif

@@ -1,6 +1,6 @@
 /* Experts beyond device memory: the device computes a layer's experts one by one, while the next
- * weights come up from the host and gradients go down (ES-MoE, Kim, Lim and Han 2024). It is the
- * body of an MoE layer's EXPERT task (schedule/moe/layer.h).
+ * weights come up from the host and gradients go down (ES-MoE, Kim, Lim and Han 2024). Its tasks
+ * stand in the place of an MoE layer's EXPERT tasks (schedule/moe/inside.h).
  *
  * A program names positions, not experts: the executor decides which expert stands at which
  * position once the rows are counted. Positions below num_kept hold experts that stay on the
@@ -41,19 +41,19 @@
  *
  * Slots, by kind, the first two alike in both programs:
  *   expert_weights     on the device: those kept, then a ring of num_slots; position q in its own
- *                      or in q - num_kept modulo the ring. The ring outlives the
- *                      program: the executor orders first uses behind the last before
+ *                      or in q - num_kept modulo the ring. Layers use the ring in
+ *                      turn, in one body and from body to body
  *   host_weights       one a position, or a ring of num_places
  *   expert_gradients   on the device: a ring of num_gradient_slots, position q in q modulo the ring
  *   host_gradients     likewise
  *   host_staging       a ring of two, if micro-batches are added up
  *
- * Partitions of an MoE layer by experts (schedule/moe/layer.h) are runs of positions. The EXPERT
- * task of a partition runs a slice of the same program: the tasks of its positions. With order
- * layer the first slice has all uploads. The layer's exchanges run between slices.
+ * Partitions of an MoE layer by experts (schedule/moe/layer.h) are runs of positions. A partition
+ * has a slice of the program: the tasks of its positions. With order layer the first slice has all
+ * uploads. The layer's exchanges stand between slices.
  *
- * These programs have lanes host and to_device of their own, apart from those of the step's update,
- * so that an accumulation never queues behind a step. Both share the lane file. Pure. */
+ * A body's lanes host and to_device are others than those of the step's update, so that an
+ * accumulation never queues behind a step. Both have the same lane file. Pure. */
 #ifndef WEFT_SCHEDULE_EXPERTS_EXPERTS_H
 #define WEFT_SCHEDULE_EXPERTS_EXPERTS_H
 

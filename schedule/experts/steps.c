@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "schedule/body.h"
 #include "schedule/past.h"
 #include "schedule/text.h"
 #include "schedule/values.h"
@@ -13,7 +14,8 @@ enum { NUM_STEPS = 2, NUM_RINGS = 3 };
 typedef struct pass {
     uint32_t *uploads, *experts, *landings; /* UINT32_MAX: none; landings: of gradients */
     uint32_t *firsts;                       /* the first tasks that wait for the previous step */
-    uint32_t done;                          /* the task behind the pass's last computation */
+    uint32_t before;                        /* the number of tasks when the pass began */
+    uint32_t done;                          /* its last computation */
 } pass;
 
 /* A place of a ring: 1 + its last writer, and by lane 1 + the last reader since. */
@@ -48,6 +50,7 @@ typedef struct unrolling {
     bucket_state *buckets;
     place *rings[NUM_RINGS];
     uint32_t *ends; /* by the step's tasks: the end of the unrolled ones */
+    uint32_t *at;   /* by the body's tasks: the unrolled one; UINT32_MAX: none */
 } unrolling;
 
 static const weft_slot_kind ring_kinds[NUM_RINGS] = {
@@ -188,43 +191,74 @@ static weft_status check_expert_task(unrolling *u, uint32_t index, int layer, in
     return WEFT_OK;
 }
 
-static weft_status unroll_experts(unrolling *u, int layer, int batch, bool backward)
+static weft_status use_places(unrolling *u, uint32_t index, const weft_experts_layer *l,
+                              const weft_program *body, const weft_task *task, uint32_t before)
+{
+    const weft_operands *operands = weft_operands_of(task->kind, task->flow);
+    for (int writes = 0; writes < 2; writes++)
+        for (int i = 0; i < operands->count; i++) {
+            place *at = task->operands[i] >= 0 && operands->rows[i].writes == (bool)writes
+                            ? place_of(u, l, body, task, task->operands[i])
+                            : NULL;
+            if (at)
+                WEFT_TRY(use_place(u, index, at, writes, before));
+        }
+    return WEFT_OK;
+}
+
+/* The task `index` is that of an expert. */
+static weft_status unroll_expert(unrolling *u, uint32_t index, int layer, int batch, bool backward,
+                                 const weft_program *body, const weft_task *task)
 {
     const weft_experts_layer *l = &u->of->layers[layer];
-    const weft_program *program = backward ? l->backward : l->forward;
     pass *p = &u->layers[layer].passes[u->now][backward][batch];
-    const uint32_t before = u->num_tasks;
-    WEFT_TRY(take_pass(u, l->shape.num_positions, p));
-    for (uint32_t t = 0; t < program->num_tasks; t++) {
-        const weft_task *task = &program->tasks[t];
-        const weft_operands *operands = weft_operands_of(task->kind, task->flow);
-        const uint32_t index = add(u, task, lane_of(task->lane), (uint32_t)layer);
-        const int q = task->expert;
-        const bool lands = task->kind == WEFT_TASK_ACCUMULATE ||
-                           (task->kind == WEFT_TASK_DOWNLOAD && !l->shape.accumulates);
-        for (uint32_t w = 0; w < task->num_waits; w++)
-            wait_for(u, index, before + program->waits[task->first_wait + w].task);
-        if (task->flags & WEFT_TASK_AFTER_STEP)
-            p->firsts[q] = index;
-        if (task->kind == WEFT_TASK_UPLOAD)
-            p->uploads[q] = index;
-        if (task->kind == WEFT_TASK_EXPERT)
-            p->experts[q] = index;
-        if (lands)
-            p->landings[q] = index;
-        WEFT_TRY(check_expert_task(u, index, layer, batch, backward, lands));
-        for (int writes = 0; writes < 2; writes++)
-            for (int i = 0; i < operands->count; i++) {
-                place *at = task->operands[i] >= 0 && operands->rows[i].writes == (bool)writes
-                                ? place_of(u, l, program, task, task->operands[i])
-                                : NULL;
-                if (at)
-                    WEFT_TRY(use_place(u, index, at, writes, before));
-            }
+    const int q = task->expert;
+    const bool lands = task->kind == WEFT_TASK_ACCUMULATE ||
+                       (task->kind == WEFT_TASK_DOWNLOAD && !l->shape.accumulates);
+    if (task->flags & WEFT_TASK_AFTER_STEP)
+        p->firsts[q] = index;
+    if (task->kind == WEFT_TASK_UPLOAD)
+        p->uploads[q] = index;
+    if (task->kind == WEFT_TASK_EXPERT)
+        p->experts[q] = index;
+    if (lands)
+        p->landings[q] = index;
+    WEFT_TRY(check_expert_task(u, index, layer, batch, backward, lands));
+    return use_places(u, index, l, body, task, p->before);
+}
+
+/* The number of the layer with experts; -1: it has none. */
+static int find_layer(const weft_experts_steps *of, int layer, int chunk)
+{
+    for (int l = 0; l < of->num_layers; l++)
+        if (of->layers[l].layer == layer && of->layers[l].chunk == chunk)
+            return l;
+    return -1;
+}
+
+static weft_status unroll_part(unrolling *u, const weft_task *of, const weft_program *body,
+                               uint32_t t)
+{
+    const weft_task *task = &body->tasks[t];
+    const bool backward = of->kind == WEFT_TASK_BACKWARD,
+               computes = task->lane == WEFT_LANE_COMPUTE;
+    const int layer = find_layer(u->of, task->layer, of->chunk), batch = of->micro_batch;
+    u->at[t] = UINT32_MAX;
+    if (layer < 0 || (!computes && !weft_body_runs_on(task->lane)))
+        return WEFT_OK;
+    pass *p = &u->layers[layer].passes[u->now][backward][batch];
+    if (!p->uploads) {
+        WEFT_TRY(take_pass(u, u->of->layers[layer].shape.num_positions, p));
+        p->before = u->num_tasks;
     }
-    const weft_task done = weft_task_of(WEFT_TASK_LAYER, WEFT_FLOW_NONE);
-    p->done = add(u, &done, WEFT_LANE_COMPUTE, (uint32_t)layer);
-    return WEFT_OK;
+    const uint32_t index = u->at[t] = add(u, task, lane_of(task->lane), (uint32_t)layer);
+    for (uint32_t w = 0; w < task->num_waits; w++) {
+        const uint32_t other = u->at[body->waits[task->first_wait + w].task];
+        if (other != UINT32_MAX)
+            wait_for(u, index, other);
+    }
+    p->done = computes ? index : p->done;
+    return task->expert < 0 ? WEFT_OK : unroll_expert(u, index, layer, batch, backward, body, task);
 }
 
 /* Finds what is over behind the landing of every position. */
@@ -252,14 +286,14 @@ static weft_status unroll_pass(unrolling *u, uint32_t i)
 {
     const weft_task *task = &u->of->step->tasks[i];
     const bool backward = task->kind == WEFT_TASK_BACKWARD;
-    for (int k = 0; k < u->of->num_layers; k++) {
-        const int layer = backward ? u->of->num_layers - 1 - k : k;
+    const weft_experts_bodies *bodies = &u->of->bodies[task->chunk];
+    const weft_program *body = backward ? bodies->backward : bodies->forward;
+    for (uint32_t t = 0; t < body->num_tasks; t++)
+        WEFT_TRY(unroll_part(u, task, body, t));
+    for (int layer = u->of->num_layers; backward && layer-- > 0;) {
         if (u->of->layers[layer].chunk != task->chunk)
             continue;
-        u->layers[layer].num_backwards[u->now] += backward;
-        WEFT_TRY(unroll_experts(u, layer, task->micro_batch, backward));
-        if (!backward)
-            continue;
+        u->layers[layer].num_backwards[u->now]++;
         u->layers[layer].last[u->now] = task->micro_batch;
         WEFT_TRY(find_landed(u, layer, task->micro_batch));
     }
@@ -416,14 +450,6 @@ static void drain(unrolling *u)
     }
 }
 
-static int find_layer(const weft_experts_steps *of, const weft_bucket_shape *shape)
-{
-    for (int l = 0; l < of->num_layers; l++)
-        if (of->layers[l].layer == shape->layer && of->layers[l].chunk == shape->chunk)
-            return l;
-    return -1;
-}
-
 static weft_status start_buckets(unrolling *u)
 {
     const weft_buckets *buckets = u->of->buckets;
@@ -434,7 +460,7 @@ static weft_status start_buckets(unrolling *u)
         if (!weft_bucket_is_offloaded(&buckets->shapes[b]))
             continue;
         bucket_state *state = &u->buckets[b];
-        state->layer = find_layer(u->of, &buckets->shapes[b]);
+        state->layer = find_layer(u->of, buckets->shapes[b].layer, buckets->shapes[b].chunk);
         if (state->layer < 0)
             return WEFT_ERROR(WEFT_INTERNAL, "bucket %d is of layer %d, which has no experts", b,
                               buckets->shapes[b].layer);
@@ -453,20 +479,27 @@ static weft_status start_buckets(unrolling *u)
 static weft_status start(unrolling *u)
 {
     const weft_experts_steps *of = u->of;
-    size_t a_pass = 0, most = 1;
+    size_t a_pass = 0, most = 1, longest = 1;
     for (uint32_t i = 0; i < of->step->num_tasks; i++)
         if (of->step->tasks[i].micro_batch >= u->num_batches)
             u->num_batches = of->step->tasks[i].micro_batch + 1;
     WEFT_TRY(WEFT_ARRAY(u->scratch, (size_t)of->num_layers, &u->layers));
     for (int l = 0; l < of->num_layers; l++) {
         const weft_experts_shape *s = &of->layers[l].shape;
-        a_pass += (size_t)of->layers[l].forward->num_tasks + of->layers[l].backward->num_tasks + 2;
         most = most > (size_t)s->num_slots ? most : (size_t)s->num_slots;
         most = most > (size_t)s->num_gradient_slots ? most : (size_t)s->num_gradient_slots;
         for (int k = 0; k < 2 * NUM_STEPS; k++)
             WEFT_TRY(
                 WEFT_ARRAY(u->scratch, (size_t)u->num_batches, &u->layers[l].passes[k / 2][k % 2]));
     }
+    for (int c = 0; c < of->num_chunks; c++) {
+        const size_t forward = of->bodies[c].forward->num_tasks,
+                     backward = of->bodies[c].backward->num_tasks;
+        a_pass += forward + backward;
+        longest = longest > forward ? longest : forward;
+        longest = longest > backward ? longest : backward;
+    }
+    WEFT_TRY(WEFT_ARRAY(u->scratch, longest, &u->at));
     most = most > WEFT_EXPERTS_STAGING ? most : WEFT_EXPERTS_STAGING;
     for (int r = 0; r < NUM_RINGS; r++)
         WEFT_TRY(WEFT_ARRAY(u->scratch, most, &u->rings[r]));

@@ -157,8 +157,7 @@ static void drop(const note_case *c, const note_model *m, size_t at)
         EXPECT(is_named || !does_something(notes, count, at + 1, note->lane),
                "%s on %s: nobody misses wait %zu on lane %s", c->name, c->mesh, at,
                weft_lane_name(note->lane));
-    } else if (other && at >= last_step &&
-               (is_of_body || is_of(model->tier ? &model->tier->executor : NULL, note->event))) {
+    } else if (other && at >= last_step && is_of_body) {
         drop_of_pass(m, notes, count, at, is_named);
     }
 }

@@ -53,7 +53,7 @@ BEGIN {
     doors["layers/tier"] = "tier run"
     doors["schedule/exchange"] = "exchange paper"
     doors["schedule/experts"] = "experts placement"
-    doors["schedule/moe"] = "layer choose"
+    doors["schedule/moe"] = "layer choose inside"
     doors["schedule/pipeline"] = "pipeline order order_auto order_text"
 }
 
