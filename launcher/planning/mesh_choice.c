@@ -29,24 +29,6 @@ bool weft_mesh_leaves_form(const weft_config *config, const weft_mesh *mesh)
     return config->parallel.cp_comm_type == AUTO && mesh->cp > 1;
 }
 
-static weft_status read_cluster(choosing *c)
-{
-    const weft_pace pace = weft_config_pace(c->config);
-    WEFT_TRY(weft_choice_cluster(c->config, &c->cluster));
-    if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
-        weft_cluster_set_pace(&c->cluster, pace.flops);
-    return WEFT_OK;
-}
-
-/* The rule of weft_moe_find_nodes. */
-static void place(choosing *c, const weft_topology *topology, int world)
-{
-    const bool by_file = c->cluster.num_nodes * c->cluster.ranks_per_node == world;
-    c->placed = c->cluster;
-    if (topology && !(by_file && topology->num_nodes != c->cluster.num_nodes))
-        c->placed.ranks_per_node = weft_places_fullest_node(topology);
-}
-
 /* What the layer takes in a micro-batch, attention with its products by weights. */
 static weft_status price_layer(void *context, int index, weft_choice_row *row)
 {
@@ -168,12 +150,19 @@ static weft_status choose_chunks(choosing *c, weft_mesh *mesh)
 
 /* --- both ---------------------------------------------------------------------------------- */
 
+/* The ranks lie by the rule of weft_moe_find_nodes. */
 static weft_status choose_open(const weft_config *config, const weft_topology *topology,
                                bool form_is_open, bool cuts, weft_mesh *mesh, weft_mesh_choice *out)
 {
+    const weft_pace pace = weft_config_pace(config);
     choosing c = {.config = config};
-    WEFT_TRY(read_cluster(&c));
-    place(&c, topology, mesh->world);
+    WEFT_TRY(weft_choice_cluster(config, &c.cluster));
+    const bool by_file = c.cluster.num_nodes * c.cluster.ranks_per_node == mesh->world;
+    c.placed = c.cluster;
+    if (topology && !(by_file && topology->num_nodes != c.cluster.num_nodes))
+        c.placed.ranks_per_node = weft_places_fullest_node(topology);
+    if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
+        weft_cluster_set_pace(&c.cluster, pace.flops);
     if (form_is_open)
         WEFT_TRY(choose_form(&c, mesh, out));
     return cuts ? choose_chunks(&c, mesh) : WEFT_OK;
