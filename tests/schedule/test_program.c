@@ -154,7 +154,7 @@ CASE(builder_refuses)
     FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 27");
     bad = good;
     bad.lane = WEFT_NUM_LANES;
-    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 14");
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 15");
     bad = good;
     bad.flow = WEFT_FLOW_MIDDLE;
     FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
