@@ -58,7 +58,9 @@ typedef struct weft_key {
     const char
         *idle; /* when it has no effect: weft_options_reason's reasons; NULL: it always has */
     weft_searched searched;
-    const char *alias; /* its short name in --mesh; NULL: none */
+    const char *alias;        /* its short name in --mesh; NULL: none */
+    const char *const *names; /* in place of `choices`, where a table has them; num_names */
+    size_t num_names;
 } weft_key;
 
 #endif

@@ -14,6 +14,7 @@
 #include <weft/status.h>
 
 #include "core/arena.h"
+#include "core/json.h"
 
 typedef struct weft_option_section {
     const char *name; /* "model" */
@@ -70,12 +71,19 @@ weft_status weft_options_schema(const weft_option_section *sections, size_t num_
                                 const char *title, FILE *out) WEFT_CHECKED;
 /* Where a value came from: a file's text, or an override as the user gave it. */
 typedef struct weft_option_source {
-    const char *file, *text; /* text NULL: an override */
-    const char *override;
+    const char *file, *text; /* text NULL: of the command line */
+    const char *words;       /* there: "--set num_layers=8", "--steps 8" */
 } weft_option_source;
 
-/* Puts where it is before an error: "FILE:3:20: " of `at` and the path, or "--set num_layer=8", cut
- * to fit. Returns `status`. */
+/* Reads a word of the command line as a row's value: of an override, but that strings (borrowed)
+ * hold it as it is. An error has `words` before it. */
+weft_status weft_option_read(const weft_key *row, const char *words, const char *text, void *field,
+                             weft_arena *arena) WEFT_CHECKED;
+/* The choice of this index, as a span of characters; 0 bytes where there is none. */
+weft_json_span weft_option_choice(const weft_key *row, int index);
+
+/* Puts where it is before an error: "FILE:3:20: " of `at` and the path, or the words, cut to fit.
+ * Returns `status`. */
 weft_status weft_option_fault(const weft_option_source *source, const char *at, const char *section,
                               const char *key, weft_status status) WEFT_CHECKED;
 #define WEFT_OPTION_FAULT(source, at, section, key, ...)                                           \

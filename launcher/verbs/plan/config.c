@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/quantity.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs/plan/plan.h"
 
@@ -141,12 +142,12 @@ int weft_verb_config(int argc, char **argv, const weft_verb_given *given)
     arguments args = {0};
     weft_arena arena = {0};
     const weft_argument rows[] = {
-        {"schema", NULL, "a JSON schema (draft 2020-12) of the file, for editors and checkers",
-         .flag = &args.schema},
-        {"explain", "KEY",
-         "what a key, or each of a section, is, takes and means on resume, and where to read more",
-         .text = &args.explain},
-        {"json", NULL, "the explanation, or all keys', as one JSON object", .flag = &args.json},
+        FLAG("schema", &args.schema,
+             "a JSON schema (draft 2020-12) of the file, for editors and checkers"),
+        TEXT("explain", "KEY", &args.explain,
+             "what a key, or each of a section, is, takes and means on resume, and where to read "
+             "more"),
+        FLAG("json", &args.json, "the explanation, or all keys', as one JSON object"),
     };
     const weft_arguments verb = {
         .verb = "config",

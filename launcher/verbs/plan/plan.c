@@ -6,7 +6,7 @@
 #include "core/clock.h"
 #include "core/cluster/cluster.h"
 #include "core/log.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/page/page.h"
 #include "launcher/planning/config.h"
 #include "launcher/planning/figures.h"
@@ -127,40 +127,38 @@ static int parse(int argc, char **argv, planner *p)
 {
     weft_string_list given = {0};
     const weft_argument rows[] = {
-        {"cluster", "FILE", "what operations cost: from weft calibrate, or of data sheets",
-         .text = &p->cluster, .required = true},
-        {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &p->mesh},
-        {"search", NULL, "the best plans on all devices of the cluster, whatever keys they take",
-         .flag = &p->search.on},
-        {"top", "K", "how many plans a search lists", .count = &p->search.top, .min = 1,
-         .max = 1e4},
-        {"nodes", "N,..", "search on so many nodes of the cluster; several: the scaling curve",
-         .list = &p->search.nodes, .min = 1, .max = 1e5, .most = 32},
-        {"emit", "FILE", "write the best plan of a search as a config that trains",
-         .text = &p->search.emit},
-        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &p->set},
-        {"against", "RUN", "a run of this config: planned beside measured, each with its error",
-         .text = &p->against},
-        {"expert-load", "X", "rows at the fullest rank's experts over the mean (1)",
-         .number = &p->expert_load, .min = 1, .max = 1e6},
-        {"tokens", "T", "to train on, such as 300M or 2T (10^12): days and costs",
-         .number = &p->num_tokens, .is_count = true, .min = 1, .max = 1e18},
-        {"trace", "FILE", "the planned step's timeline, a track a stage, for Perfetto",
-         .text = &p->trace},
-        {"kernels", "KIND",
-         "weft's own, or of published runs, which only plans know: plain, plain-2021",
-         .choice = &p->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
-        {"software", "KIND",
-         "whose operations, by rules that only plans know: weft, megatron (2024), megatron-a2a and "
-         "megatron-deepep (2025, by how experts' rows travel), automodel (NeMo's), fsdp "
-         "(PyTorch's), "
-         "fsdp-2023, or as --kernels: plain, plain-2021",
-         .choice = &p->software, .names = weft_software_texts, .num_names = WEFT_NUM_SOFTWARE},
-        {"html", "FILE", "the plan as a page: one file, which a browser opens offline",
-         .text = &p->html},
-        {"what-if", NULL, "what better links, memory, devices or more nodes would gain",
-         .flag = &p->asks_what_if},
-        {"json", NULL, "the plan as one JSON object", .flag = &p->json},
+        TEXT("cluster", "FILE", &p->cluster,
+             "what operations cost: from weft calibrate, or of data sheets", .required = true),
+        TEXT("mesh", "AXES", &p->mesh, "such as tp=8,pp=4: replaces the config's mesh"),
+        FLAG("search", &p->search.on,
+             "the best plans on all devices of the cluster, whatever keys they take"),
+        SMALL("top", "K", &p->search.top, 1, 1e4, "how many plans a search lists"),
+        LIST("nodes", "N,..", &p->search.nodes, 32, 1, 1e5, "",
+             "search on so many nodes of the cluster; several: the scaling curve"),
+        TEXT("emit", "FILE", &p->search.emit,
+             "write the best plan of a search as a config that trains"),
+        TEXTS("set", "KEY=VALUE", &p->set, "override a key of the config; may be repeated"),
+        TEXT("against", "RUN", &p->against,
+             "a run of this config: planned beside measured, each with its error"),
+        REAL("expert-load", "X", &p->expert_load, 1, 1e6, NULL,
+             "rows at the fullest rank's experts over the mean (1)"),
+        REAL("tokens", "T", &p->num_tokens, 1, 1e18, "",
+             "to train on, such as 300M or 2T (10^12): days and costs"),
+        TEXT("trace", "FILE", &p->trace,
+             "the planned step's timeline, a track a stage, for Perfetto"),
+        NAMED("kernels", "KIND", &p->kernels, weft_kernels_texts, WEFT_NUM_KERNELS,
+              "weft's own, or of published runs, which only plans know: plain, plain-2021"),
+        NAMED("software", "KIND", &p->software, weft_software_texts, WEFT_NUM_SOFTWARE,
+              "whose operations, by rules that only plans know: weft, megatron (2024), "
+              "megatron-a2a and "
+              "megatron-deepep (2025, by how experts' rows travel), automodel (NeMo's), fsdp "
+              "(PyTorch's), "
+              "fsdp-2023, or as --kernels: plain, plain-2021"),
+        TEXT("html", "FILE", &p->html,
+             "the plan as a page: one file, which a browser opens offline"),
+        FLAG("what-if", &p->asks_what_if,
+             "what better links, memory, devices or more nodes would gain"),
+        FLAG("json", &p->json, "the plan as one JSON object"),
     };
     const weft_arguments verb = {
         .verb = "plan",

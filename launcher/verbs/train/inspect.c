@@ -17,7 +17,7 @@
 #include "core/dataset/dataset.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/report/report.h"
 #include "launcher/text/known.h"
@@ -617,12 +617,10 @@ int weft_verb_inspect(int argc, char **argv, const weft_verb_given *given)
     weft_string_list operands;
     weft_arena arena = {0};
     const weft_argument rows[] = {
-        {"flight", NULL, "of a run's folder: the ranks' flight records beside each other",
-         .flag = &flight},
-        {"sample", "N", "of a run's folder: the text that step N read", .whole = &asked.step,
-         .min = 1, .max = 1e15},
-        {"full", NULL, "with --sample: whole texts, which else are shortened", .flag = &asked.full},
-        {"json", NULL, "one JSON object on standard output", .flag = &asked.json},
+        FLAG("flight", &flight, "of a run's folder: the ranks' flight records beside each other"),
+        WHOLE("sample", "N", &asked.step, 1, 1e15, "of a run's folder: the text that step N read"),
+        FLAG("full", &asked.full, "with --sample: whole texts, which else are shortened"),
+        FLAG("json", &asked.json, "one JSON object on standard output"),
     };
     const weft_arguments verb = {
         .verb = "inspect",
