@@ -12,13 +12,17 @@ typedef struct parse {
     weft_arena *arena;
 } parse;
 
+const weft_key *weft_key_find(const weft_key *rows, size_t num_rows, const char *key)
+{
+    for (size_t i = 0; i < num_rows; i++)
+        if (strcmp(rows[i].key, key) == 0)
+            return &rows[i];
+    return NULL;
+}
+
 static const weft_key *find_row(const weft_option_section *section, const char *key)
 {
-    for (size_t i = 0; i < section->num_rows; i++) {
-        if (strcmp(section->rows[i].key, key) == 0)
-            return &section->rows[i];
-    }
-    return NULL;
+    return weft_key_find(section->rows, section->num_rows, key);
 }
 
 static const weft_option_section *find_section(const parse *p, const char *name)

@@ -194,8 +194,25 @@ static size_t num_operands(const weft_arguments *a)
     return count;
 }
 
+/* What an option that is given needs beside it, and what not. */
+static weft_status check_beside(const weft_arguments *a, const weft_argument *row,
+                                const bool *given)
+{
+    if (row->needs && !given[find_row(a, row->needs, strlen(row->needs)) - a->rows])
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: needs --%s", row->row.key, row->needs);
+    for (const char *at = row->excludes; at && *at; at += strcspn(at, " "), at += *at == ' ') {
+        const int bytes = (int)strcspn(at, " ");
+        if (given[find_row(a, at, (size_t)bytes) - a->rows])
+            return WEFT_ERROR(WEFT_CONFIG, "--%s and --%.*s: one of them", row->row.key, bytes, at);
+    }
+    return WEFT_OK;
+}
+
 static weft_status check_given(const weft_arguments *a, const bool *given)
 {
+    for (size_t i = 0; i < a->num_rows; i++)
+        if (given[i])
+            WEFT_TRY(check_beside(a, &a->rows[i], given));
     for (size_t i = 0; i < a->num_rows; i++)
         if (a->rows[i].required && !given[i])
             return WEFT_ERROR(WEFT_CONFIG, "--%s %s is missing; see %s %s --help",

@@ -23,6 +23,8 @@ typedef struct weft_argument {
     size_t most;       /* not 0: "a,b", so many at most: to weft_int_list, of names as bits */
     bool is_small;     /* of an INT: `to` is an int */
     bool required;
+    const char *needs;    /* another option that has to stand beside it, or NULL */
+    const char *excludes; /* others that may not, spaces between, or NULL */
 } weft_argument;
 
 typedef struct weft_arguments {

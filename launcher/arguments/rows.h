@@ -1,6 +1,7 @@
 /* Short words for the tables of verbs' options (launcher/arguments/arguments.h), for the files that
- * have one. A name, what help calls the value, where it goes, bounds, help; behind the help may stand
- * other columns, such as .required or .row.unit, which says what suffixes a number may have. */
+ * have one. A name, what help calls the value, where it goes, bounds, help; behind the help may
+ * stand other columns, such as .required or .row.unit, which says what suffixes a number may have.
+ */
 #ifndef WEFT_LAUNCHER_ARGUMENTS_ROWS_H
 #define WEFT_LAUNCHER_ARGUMENTS_ROWS_H
 
@@ -32,8 +33,7 @@
     NUMBER(DOUBLE, name, of, double, target, low, high, of_unit, __VA_ARGS__)
 /* "1,2,4", at most so many. */
 #define LIST(name, of, target, count, low, high, of_unit, ...)                                     \
-    NUMBER(INT, name, of, weft_int_list, target, low, high, of_unit, __VA_ARGS__,             \
-           .most = count)
+    NUMBER(INT, name, of, weft_int_list, target, low, high, of_unit, __VA_ARGS__, .most = count)
 #define NAMED(name, of, target, all, count, ...)                                                   \
     ARGUMENT(CHOICE, name, of, int, target, __VA_ARGS__, .row.names = all, .row.num_names = count)
 #define SET(name, of, target, all, count, ...)                                                     \

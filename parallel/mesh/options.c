@@ -25,7 +25,10 @@ const weft_key weft_parallel_rows[] = {
           "cp: each sequence split over this many ranks", .alias = "cp", SEARCHED(CP)),
     CHOICE(STEP, context_parallel_load_balancer, "\"head_tail\"", "head_tail|documents",
            "how cp cuts: the sequence's head and tail together; by the work of packed documents",
-           .idle = NO_CONTEXT),
+           .idle = NO_CONTEXT,
+           .refused = "needs data.reset_attention_mask, without which head_tail is even "
+                      "(is documents and "
+                      "data.reset_attention_mask is false)"),
     RANGE(SIZE, expert_model_parallel_size, "0", 0, MAX_SIZE, "ranks",
           "ep: experts split over this many ranks; 0: tp with expert_binding tp, else 1",
           .alias = "ep", SEARCHED(EP)),

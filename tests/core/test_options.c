@@ -667,6 +667,8 @@ CASE(test_reason)
         {"train.lr is below 0.1", "train.lr is below 0.1"},
         {"train.lr is low (train.lr is below 1e-4); train.lr is odd (train.lr is not 0)",
          "train.lr is odd"},
+        {"is low (is at most 1e-3 and model.position is rope)", "is low"},
+        {"is high (is not 0 and is not at most 1e-3)", NULL},
     };
     sample s;
     weft_option_section sections[2];
@@ -675,11 +677,12 @@ CASE(test_reason)
     sample_sections(&s, sections);
     assert_int_equal(weft_options_parse(sections, 2, "f", NULL, NULL, 0, &arena), WEFT_OK);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        assert_int_equal(weft_options_reason(sections, 2, rows[i].reasons, &arena, &why), WEFT_OK);
+        assert_int_equal(
+            weft_options_reason(sections, 2, "train.lr", rows[i].reasons, &arena, &why), WEFT_OK);
         if (!why != !rows[i].holds || (why && strcmp(why, rows[i].holds) != 0))
             fail_msg("%s: %s", rows[i].reasons, why ? why : "none holds");
     }
-    assert_int_equal(weft_options_reason(sections, 2, "model.layers is 1", &arena, &why),
+    assert_int_equal(weft_options_reason(sections, 2, "", "model.layers is 1", &arena, &why),
                      WEFT_INTERNAL);
     weft_arena_release(&arena);
 }

@@ -432,7 +432,7 @@ static void check_refusals(void)
                   "--mesh", "pp=64");
     CHILD_REFUSED(2, "train.global_batch_size", "plan", "dense.json", "--cluster", "cluster.json",
                   "--mesh", "pp=8", "--set", "train.global_batch_size=600000");
-    CHILD_REFUSED(2, "device.pace: 1 FLOP/s is out of range: 0, or 1e+06 to 1e+18", "plan",
+    CHILD_REFUSED(2, "device.pace: 1 is out of range: 0, or 1e+06 to 1e+18 FLOP/s", "plan",
                   "paced.json", "--cluster", "cluster.json", "--set", "device.pace=1");
     CHILD_REFUSED(2, "model.seq_length: ", "plan", "dense.json", "--cluster", "cluster.json",
                   "--set", "model.seq_length=1000000000");

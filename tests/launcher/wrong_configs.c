@@ -485,9 +485,9 @@ static const misuse words[] = {
     {{"--set", "device.kind=gpu"},
      "--set device.kind=gpu: expected cpu or cuda, got \"gpu\"; did you mean cuda?"},
     {{"--set", "device.pace_link=5"},
-     "--set device.pace_link=5: device.pace_link: 5 bytes/s is out of range: 0, or 1e+06 to 1e+14"},
+     "--set device.pace_link=5: device.pace_link: 5 is out of range: 0, or 1e+06 to 1e+14 bytes/s"},
     {{"--set", "device.pace_file=5"},
-     "--set device.pace_file=5: device.pace_file: 5 bytes/s is out of range: 0, or 1e+06 to 1e+14"},
+     "--set device.pace_file=5: device.pace_file: 5 is out of range: 0, or 1e+06 to 1e+14 bytes/s"},
     {{"--set", "device.pace_work=gemms"},
      "--set device.pace_work=gemms: expected experts or all, got \"gemms\""},
     {{"--set", "reset_position_ids=true", "--set", "eod_token=257"},
@@ -565,7 +565,7 @@ static const misuse misuses[] = {
     {{"inspect", "--json=yes", "a"}, "weft inspect: --json=yes: takes no value"},
     {{"inspect", "run", "--full"}, "weft inspect: --full: needs --sample\n"},
     {{"inspect", "run", "--flight", "--sample", "2"},
-     "weft inspect: --flight: of all steps, and --sample names one\n"},
+     "weft inspect: --flight and --sample: one of them\n"},
     {{"inspect", "--deep", "a"}, "weft inspect: --deep: unknown option"},
 };
 

@@ -42,32 +42,12 @@ static void print_costs(const void *context, FILE *out)
                 weft_cost_help((weft_cost_kind)i));
 }
 
-/* What is imported is not measured. */
 static weft_status check_import(const arguments *args)
 {
-    const weft_measure_options *m = &args->measure;
     if (args->import.count == 0 && args->operands.count > 0)
         return WEFT_ERROR(WEFT_CONFIG,
                           "%.60s: unexpected without --import; see weft calibrate --help",
                           args->operands.values[0]);
-    if (args->import.count == 0)
-        return args->num_nodes > 0 ? WEFT_ERROR(WEFT_CONFIG, "--nodes is of --import") : WEFT_OK;
-    const struct {
-        const char *name;
-        bool given;
-    } options[] = {{"for", args->source.file != NULL},
-                   {"max-bytes", m->max_bytes > 0},
-                   {"seconds", m->seconds > 0},
-                   {"only", m->kinds != (1u << WEFT_NUM_COSTS) - 1},
-                   {"no-interference", m->no_interference},
-                   {"device", args->device >= 0},
-                   {"threads", args->threads > 0},
-                   {"storage", m->storage != NULL},
-                   {"quick", m->quick}};
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        if (options[i].given)
-            return WEFT_ERROR(WEFT_CONFIG, "--%s is of measuring: --import measures nothing",
-                              options[i].name);
     return WEFT_OK;
 }
 
@@ -82,13 +62,17 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
         TEXT("for", "CONFIG", &args->source.file,
              "also the products and other operations of this config's model, as they are"),
         TEXT("mesh", "AXES", &args->source.mesh,
-             "such as tp=2: replaces the config's mesh; as many ranks as there are here"),
-        TEXTS("set", "KEY=VALUE", &args->set, "override a key of the config; may be repeated"),
+             "such as tp=2: replaces the config's mesh; as many ranks as there are here",
+             .needs = "for"),
+        TEXTS("set", "KEY=VALUE", &args->set, "override a key of the config; may be repeated",
+              .needs = "for"),
         TEXTS("import", "FILE", &args->import,
               "measures nothing: takes what FILE... (hwloc's XML, nvidia-smi topo -m, Slurm's "
-              "topology.conf or topology.yaml, nccl-tests' output, a cluster) say"),
+              "topology.conf or topology.yaml, nccl-tests' output, a cluster) say",
+              .excludes =
+                  "for max-bytes seconds only no-interference device threads storage quick"),
         SMALL("nodes", "N", &args->num_nodes, 1, 1e6,
-              "with --import: how many nodes (what the files tell)"),
+              "with --import: how many nodes (what the files tell)", .needs = "import"),
         TEXT("out", "CLUSTER", &args->out, "the file to write", .required = true),
         FLAG("json", &args->json, "the cluster's JSON on standard output instead of tables"),
         BYTES("max-bytes", "N", &max_bytes, 256, 68719476736.0,
@@ -126,10 +110,6 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     int code = weft_arguments_parse(&verb, argc, argv, arena);
     m->max_bytes = (size_t)max_bytes;
     m->host_threads = (int)args->threads;
-    if (code < 0 && !args->source.file && (args->source.mesh || args->set.count > 0)) {
-        WEFT_ERROR(WEFT_CONFIG, "--mesh and --set are of a config: --for says which");
-        code = weft_verb_fail("calibrate");
-    }
     if (code < 0 && check_import(args) != WEFT_OK)
         code = weft_verb_fail("calibrate");
     if (code < 0 && m->name && strlen(m->name) >= sizeof(((weft_cluster *)0)->name)) {

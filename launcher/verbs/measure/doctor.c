@@ -508,14 +508,8 @@ static weft_status find_checks(const weft_string_list *given, bool asked[NUM_CHE
 static weft_status check_nodes(const request *given, bool names, int device)
 {
     doctor_nodes_options *o = &nodes_options;
-    if (given->nodes && (names || given->verbose))
-        return WEFT_ERROR(WEFT_CONFIG, "--nodes measures: %s is of checks",
-                          names ? "a check's name" : "--verbose");
-    if (!given->nodes && (o->factor > 0 || device >= 0 || given->local))
-        return WEFT_ERROR(WEFT_CONFIG, "--%s is of --nodes",
-                          device >= 0    ? "device"
-                          : given->local ? "local"
-                                         : "factor");
+    if (given->nodes && names)
+        return WEFT_ERROR(WEFT_CONFIG, "--nodes measures: a check's name is of checks");
     o->is_shared = o->folder && !given->local;
     if (given->nodes && !o->folder)
         o->folder = ".";
@@ -535,18 +529,23 @@ static int parse(int argc, char **argv, request *out)
     weft_arena arena = {0};
     const weft_argument rows[] = {
         FLAG("json", &out->json, "the same as one JSON object"),
-        FLAG("verbose", &out->verbose, "let the libraries print what they have to say"),
+        FLAG("verbose", &out->verbose, "let the libraries print what they have to say",
+             .excludes = "nodes"),
         TEXT("path", "FOLDER", &nodes_options.folder,
              "where file I/O has to work, such as RUN (.); with --nodes: one folder of all nodes"),
         FLAG("nodes", &out->nodes,
              "compare all ranks and nodes instead, under mpirun or srun as training is started"),
         FLAG("local", &out->local,
-             "with --nodes: FOLDER is of each node's own disk, as of offloaded experts"),
+             "with --nodes: FOLDER is of each node's own disk, as of offloaded experts",
+             .needs = "nodes"),
         REAL("factor", "N", &nodes_options.factor, 1.01, 1e6, NULL,
-             "with --nodes: so many times worse than the others' median is odd (1.5)"),
+             "with --nodes: so many times worse than the others' median is odd (1.5)",
+             .needs = "nodes"),
         REAL("seconds", "S", &nodes_options.seconds, 2, 3600, "s",
-             "with --nodes: the most in all; what does not answer by then ends it"),
-        NAMED("device", "NAME", &device, devices, 2, "with --nodes: cpu or cuda, what computes"),
+             "with --nodes: the most in all; what does not answer by then ends it",
+             .needs = "nodes"),
+        NAMED("device", "NAME", &device, devices, 2, "with --nodes: cpu or cuda, what computes",
+              .needs = "nodes"),
         FLAG("pair", &out->pair, "what doctor starts under mpirun: two ranks add up a number"),
     };
     const weft_arguments verb = {

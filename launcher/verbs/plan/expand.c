@@ -42,7 +42,7 @@ static int parse(int argc, char **argv, expander *x)
         TEXT("mesh", "AXES", &x->mesh, "such as tp=8,ep=8: replaces today's mesh"),
         TEXTS("set", "KEY=VALUE", &x->set, "override a key of the config; may be repeated"),
         TEXT("emit", "DIR", &x->emit, "write each step's config and start command there"),
-        FLAG("force", &x->force, "replace another ladder's files there"),
+        FLAG("force", &x->force, "replace another ladder's files there", .needs = "emit"),
         TEXT("html", "FILE", &x->html,
              "the ladder as a page: one file, which a browser opens offline"),
         FLAG("json", &x->json, "the ladder as one JSON object"),
@@ -129,8 +129,6 @@ static weft_status run(expander *x)
     weft_config config;
     weft_expand expand;
     weft_expand_request *r = &x->request;
-    if (x->force && !x->emit)
-        return WEFT_ERROR(WEFT_CONFIG, "--force is of --emit");
     WEFT_TRY(find_config(x));
     WEFT_TRY(check_files(x));
     WEFT_TRY(weft_plan_load(&x->source, x->vocabulary, &x->arena, &config));

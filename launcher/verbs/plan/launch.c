@@ -79,8 +79,6 @@ static weft_status check_names(const launcher *l)
         [WEFT_JOB_KUBERNETES] =
             "Kubernetes finds the nodes itself, and --pod nodeSelector=... asks for some"};
     const weft_job_kind kind = l->job.kind;
-    if (l->hosts && l->hostfile)
-        return WEFT_ERROR(WEFT_CONFIG, "--hosts and --hostfile: one of them names the nodes");
     if ((l->hosts || l->hostfile) && kind != WEFT_JOB_MPIRUN)
         return WEFT_ERROR(WEFT_CONFIG, "--%s: of mpirun jobs; this one is for %s: %s",
                           l->hosts ? "hosts" : "hostfile", weft_job_text(kind), instead[kind]);
@@ -93,8 +91,6 @@ static weft_status read_options(launcher *l)
     weft_job *job = &l->job;
     char *text;
     WEFT_TRY(check_names(l));
-    if (l->run && l->dry_run)
-        return WEFT_ERROR(WEFT_CONFIG, "--run and --dry-run: one of them");
     if (l->hosts || l->hostfile)
         WEFT_TRY(weft_job_read_hosts(l->hosts, l->hostfile, &l->arena, &job->hosts));
     if (job->setup) {
@@ -122,7 +118,8 @@ static int parse(int argc, char **argv, launcher *l)
         TEXT("mesh", "AXES", &l->mesh, "such as tp=8,pp=4: replaces the config's mesh"),
         TEXTS("set", "KEY=VALUE", &l->set, "override a key of the config; may be repeated"),
         TEXT("program", "PROGRAM", &l->program, "what trains, on the nodes"),
-        TEXT("hosts", "A,B,...", &l->hosts, "mpirun: the nodes' names, such as node[01-16,20]"),
+        TEXT("hosts", "A,B,...", &l->hosts, "mpirun: the nodes' names, such as node[01-16,20]",
+             .excludes = "hostfile"),
         TEXT("hostfile", "FILE", &l->hostfile,
              "mpirun: a file with them, as Open MPI, MPICH or DeepSpeed read it"),
         SMALL("spares", "N", &job->num_spares, 0, 1e6,
@@ -146,7 +143,8 @@ static int parse(int argc, char **argv, launcher *l)
         TEXT("container-mounts", "LIST", &job->container.mounts,
              "slurm: what else pyxis mounts, A:B,C:D"),
         TEXT("apptainer", "IMAGE", &job->container.apptainer,
-             "mpirun, slurm: the program runs in this image, by apptainer exec"),
+             "mpirun, slurm: the program runs in this image, by apptainer exec",
+             .excludes = "container-image"),
         TEXT("image", "IMAGE", &job->kubernetes.image, "kubernetes: the containers' image"),
         TEXT("claim", "NAME", &job->kubernetes.claim,
              "kubernetes: the volume claim of RUN (the nodes' folder of this name)"),
@@ -158,7 +156,7 @@ static int parse(int argc, char **argv, launcher *l)
               "kubernetes: a field of the pods' spec, text or JSON; may be repeated"),
         SMALL("user", "UID", &job->kubernetes.user, 0, INT_MAX,
               "kubernetes: whose number the containers run as (the image's, which is root then)"),
-        FLAG("run", &l->run, "also start it"),
+        FLAG("run", &l->run, "also start it", .excludes = "dry-run"),
         FLAG("dry-run", &l->dry_run, "print what would be written, and write and start nothing"),
         FLAG("force", &l->force, "replace another job's files"),
         FLAG("json", &l->json, "what was written as one JSON object"),

@@ -32,16 +32,8 @@ typedef struct plan_search {
     bool is_stopped;                /* by a signal, before the end */
 } plan_search;
 
-/* Refuses options of a search without one, and what is of a run beside one. */
-static weft_status plan_search_check(const plan_search *s, const char *against)
+static weft_status plan_search_check(const plan_search *s)
 {
-    if (!s->on && (s->emit || s->nodes.count > 0 || s->top != PLAN_SEARCH_TOP))
-        return WEFT_ERROR(WEFT_CONFIG, "--%s: needs --search",
-                          s->emit              ? "emit"
-                          : s->nodes.count > 0 ? "nodes"
-                                               : "top");
-    if (s->on && against)
-        return WEFT_ERROR(WEFT_CONFIG, "--against: of one mesh, and --search looks at many");
     for (size_t i = 0; i < s->nodes.count; i++)
         for (size_t k = 0; k < i; k++)
             if (s->nodes.values[k] == s->nodes.values[i])
@@ -132,14 +124,17 @@ static int parse(int argc, char **argv, planner *p)
         TEXT("mesh", "AXES", &p->mesh, "such as tp=8,pp=4: replaces the config's mesh"),
         FLAG("search", &p->search.on,
              "the best plans on all devices of the cluster, whatever keys they take"),
-        SMALL("top", "K", &p->search.top, 1, 1e4, "how many plans a search lists"),
+        SMALL("top", "K", &p->search.top, 1, 1e4, "how many plans a search lists",
+              .needs = "search"),
         LIST("nodes", "N,..", &p->search.nodes, 32, 1, 1e5, "",
-             "search on so many nodes of the cluster; several: the scaling curve"),
+             "search on so many nodes of the cluster; several: the scaling curve",
+             .needs = "search"),
         TEXT("emit", "FILE", &p->search.emit,
-             "write the best plan of a search as a config that trains"),
+             "write the best plan of a search as a config that trains", .needs = "search"),
         TEXTS("set", "KEY=VALUE", &p->set, "override a key of the config; may be repeated"),
         TEXT("against", "RUN", &p->against,
-             "a run of this config: planned beside measured, each with its error"),
+             "a run of this config: planned beside measured, each with its error",
+             .excludes = "search expert-load"),
         REAL("expert-load", "X", &p->expert_load, 1, 1e6, NULL,
              "rows at the fullest rank's experts over the mean (1)"),
         REAL("tokens", "T", &p->num_tokens, 1, 1e18, "",
@@ -172,10 +167,6 @@ static int parse(int argc, char **argv, planner *p)
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &p->arena);
-    if (code < 0 && p->expert_load > 0 && p->against) {
-        WEFT_ERROR(WEFT_CONFIG, "--expert-load and --against: the run says its load");
-        code = weft_verb_fail("plan");
-    }
     if (code < 0)
         p->source = weft_plan_source(given.values[0], &p->set, p->mesh, p->source.application);
     return code;
@@ -347,7 +338,7 @@ static weft_status choose_kernels(planner *p)
 static weft_status load(planner *p, weft_config *config, weft_config *of_run,
                         weft_cluster **cluster)
 {
-    WEFT_TRY(plan_search_check(&p->search, p->against));
+    WEFT_TRY(plan_search_check(&p->search));
     WEFT_TRY(check_files(p));
     WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, config));
     WEFT_TRY(choose_kernels(p));

@@ -44,8 +44,10 @@ static int parse(int argc, char **argv, scheduler *s)
               "of a layer: attention (cp above 1), experts, or all that it has"),
         NAMED("kernels", "KIND", &s->kernels, weft_kernels_texts, WEFT_NUM_KERNELS,
               "weft's own, or of published runs, which only plans know: plain, plain-2021"),
-        FLAG("csv", &s->csv, "the step's order of compute as PyTorch's CSV: a row a rank"),
-        FLAG("program", &s->program, "every program as text, each below a line with its name"),
+        FLAG("csv", &s->csv, "the step's order of compute as PyTorch's CSV: a row a rank",
+             .excludes = "program json"),
+        FLAG("program", &s->program, "every program as text, each below a line with its name",
+             .excludes = "json"),
         TEXT("cluster", "FILE", &s->cluster_file,
              "what operations cost; without it described FLOPs do, messages nothing"),
         TEXT("svg", "FILE", &s->svg, "the timeline, drawn"),
@@ -198,8 +200,6 @@ static weft_status make(scheduler *s, weft_trace *trace)
 static weft_status run(scheduler *s)
 {
     weft_trace *trace = NULL;
-    if (s->csv + s->program + s->json > 1)
-        return WEFT_ERROR(WEFT_CONFIG, "--csv, --program, --json: one of them");
     if (s->csv && s->level != WEFT_LEVEL_STEP)
         return WEFT_ERROR(WEFT_CONFIG, "--csv: a %s has no order of compute, a step has",
                           level_names[s->level]);

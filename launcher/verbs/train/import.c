@@ -118,8 +118,6 @@ static weft_status check_out(const char *out, bool check)
 {
     if (!out && !check)
         return WEFT_ERROR(WEFT_CONFIG, "--out is missing; --check alone writes nothing");
-    if (out && check)
-        return WEFT_ERROR(WEFT_CONFIG, "--check writes nothing: leave --out out");
     return WEFT_OK;
 }
 
@@ -133,7 +131,7 @@ int weft_verb_import(int argc, char **argv, const weft_verb_given *given)
     const weft_argument rows[] = {
         TEXT("out", "RUN", &import.out,
              "folder that is made: a config, a checkpoint of step 0, the source's texts"),
-        FLAG("check", &check, "read, check and hash all, and write nothing"),
+        FLAG("check", &check, "read, check and hash all, and write nothing", .excludes = "out"),
         FLAG("json", &json, "the model's card as one JSON object"),
     };
     const weft_arguments verb = {
@@ -178,7 +176,7 @@ int weft_verb_export(int argc, char **argv, const weft_verb_given *given)
              "take config.json and tokenizer from there, not from the run's source"),
         BYTES("max-shard-size", "BYTES", &most, 1, 1e15,
               "of a file (5GB, or the source's files where each tensor has its dtype)"),
-        FLAG("check", &check, "make and hash all tensors, and write nothing"),
+        FLAG("check", &check, "make and hash all tensors, and write nothing", .excludes = "out"),
         FLAG("json", &json, "the model's card as one JSON object"),
     };
     const weft_arguments verb = {

@@ -54,8 +54,9 @@ static int parse(int argc, char **argv, weft_prepare_options *o, weft_arena *are
         FLAG("append-eod", &o->append_eod,
              "end each document with the end-of-document token; --jsonl and token files always do"),
         FLAG("split-blank-lines", &o->split_blank_lines,
-             "a document ends at a blank line; else each file is one"),
-        FLAG("any-bytes", &o->any_bytes, "take files as text whatever they hold"),
+             "a document ends at a blank line; else each file is one", .excludes = "jsonl chat"),
+        FLAG("any-bytes", &o->any_bytes, "take files as text whatever they hold",
+             .excludes = "jsonl chat"),
         SMALL("threads", "N", &o->num_threads, 0, MAX_THREADS, "that encode; 0: all cores"),
         FLAG("json", &o->json, "one JSON object on standard output"),
     };
@@ -287,18 +288,6 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     return weft_report_end(&r, WEFT_OK, stdout);
 }
 
-static weft_status check_options(const weft_prepare_options *o)
-{
-    if (!o->jsonl)
-        return WEFT_OK;
-    if (!o->jsonl[0])
-        return WEFT_ERROR(WEFT_CONFIG, "--jsonl wants the key of the text");
-    return o->split_blank_lines || o->any_bytes
-               ? WEFT_ERROR(WEFT_CONFIG, "%s is for text, --jsonl for JSON lines",
-                            o->any_bytes ? "--any-bytes" : "--split-blank-lines")
-               : WEFT_OK;
-}
-
 /* Tokens of a form are added tokens of a tokenizer.json. */
 static weft_status check_chat(const weft_prepare_options *o)
 {
@@ -317,7 +306,8 @@ static weft_status prepare_init(prepare *p)
 {
     const weft_prepare_options *o = p->options;
     weft_tokenizer_source tokenizer = o->tokenizer;
-    WEFT_TRY(check_options(o));
+    if (o->jsonl && !o->jsonl[0])
+        return WEFT_ERROR(WEFT_CONFIG, "--jsonl wants the key of the text");
     WEFT_TRY(check_chat(o));
     tokenizer.no_special_tokens = o->tokenizer.no_special_tokens || o->chat;
     WEFT_TRY(weft_tokenizer_create(&tokenizer, &p->tokenizer));
