@@ -1,5 +1,7 @@
-/* A key: an option's row (<weft/options.h>) and, as columns, what else Weft has to know of it. One
- * row says all; CONTRIBUTING.md shows how to add one. core/key_rows.h writes rows in short. */
+/* The row of a value that a user gives: a key of the config, or a verb's option, which adds where
+ * the value goes (launcher/arguments/arguments.h). It is an option's row (<weft/options.h>) and, as
+ * columns, what else Weft has to know of it. One row says all; CONTRIBUTING.md shows how to add
+ * one. core/key_rows.h and launcher/arguments/rows.h write rows in short. */
 #ifndef WEFT_CORE_KEY_H
 #define WEFT_CORE_KEY_H
 
@@ -57,8 +59,13 @@ typedef struct weft_key {
     weft_resume resume;
     const char
         *idle; /* when it has no effect: weft_options_reason's reasons; NULL: it always has */
+    /* Why a config is refused by it: reasons too, each the text behind the key's value and its
+     * test, "would keep no checkpoint (is 0)"; NULL: by no other key's value. */
+    const char *refused;
     weft_searched searched;
-    const char *alias; /* its short name in --mesh; NULL: none */
+    const char *alias;        /* its short name in --mesh; NULL: none */
+    const char *const *names; /* in place of `choices`, where a table has them; num_names */
+    size_t num_names;
 } weft_key;
 
 #endif

@@ -7,6 +7,7 @@
 typedef struct keys {
     const weft_option_section *sections;
     size_t num_sections;
+    const char *own; /* what a clause "is 0" is of */
     weft_arena *arena;
 } keys;
 
@@ -36,20 +37,23 @@ static bool is_so(const char *value, const char *words, size_t bytes)
         return !is_so(value, words + 4, bytes - 4);
     if (strncmp(words, "below ", 6) == 0)
         return strtod(value, NULL) < strtod(words + 6, NULL);
+    if (strncmp(words, "at most ", 8) == 0)
+        return strtod(value, NULL) <= strtod(words + 8, NULL);
     if (is_named("given", words, bytes))
         return *value != '\0';
     return is_named(value, words, bytes);
 }
 
-/* "data.a, b are false" */
+/* "data.a, b are false", "is 0" */
 static weft_status clause_holds(const keys *k, const char *at, const char *end, bool *out)
 {
     const weft_option_section *section = NULL;
+    const bool is_own = strncmp(at, "is ", 3) == 0;
     const char *words = at, *value;
-    do
+    while (!is_own && (words == at || words[-2] == ','))
         words += strcspn(words, " ") + 1;
-    while (words[-2] == ',');
-    const char *const behind = words;
+    const char *const behind = is_own ? k->own + strlen(k->own) : words;
+    at = is_own ? k->own : at;
     words += strncmp(words, "is ", 3) == 0 ? 3 : strncmp(words, "are ", 4) == 0 ? 4 : 0;
     for (const char *next; *out && at < behind; at = next) {
         const size_t key_bytes = strcspn(at, ", "), prefix = strcspn(at, ".");
@@ -78,9 +82,10 @@ static weft_status all_hold(const keys *k, const char *at, const char *end, bool
 }
 
 weft_status weft_options_reason(const weft_option_section *sections, size_t num_sections,
-                                const char *reasons, weft_arena *arena, const char **out)
+                                const char *own, const char *reasons, weft_arena *arena,
+                                const char **out)
 {
-    const keys k = {sections, num_sections, arena};
+    const keys k = {sections, num_sections, own, arena};
     *out = NULL;
     for (const char *at = reasons; at && *at;) {
         const size_t bytes = strcspn(at, ";"), words = strcspn(at, ";(");

@@ -100,3 +100,19 @@ bool weft_quantity_is_meant(weft_quantity kind, const char *text, size_t bytes)
         has_digit |= isdigit((unsigned char)text[at]) != 0;
     return kind && has_digit && at < bytes && isalpha((unsigned char)text[at]);
 }
+
+void weft_quantity_bytes_text(double bytes, char out[32])
+{
+    static const char *const units[2][6] = {{"", "KiB", "MiB", "GiB", "TiB", "PiB"},
+                                            {"", "kB", "MB", "GB", "TB", "PB"}};
+    char text[2][32];
+    for (int i = 0; i < 2; i++) {
+        const double base = i ? 1000 : 1024;
+        double left = bytes;
+        int unit = 0;
+        for (; unit < 5 && left >= base && fmod(left, base) == 0; unit++)
+            left /= base;
+        snprintf(text[i], 32, "%.10g%s", left, units[i][unit]);
+    }
+    snprintf(out, 32, "%s", text[strlen(text[1]) < strlen(text[0])]);
+}

@@ -24,6 +24,8 @@ void weft_quantity_pattern(weft_quantity kind, char out[WEFT_QUANTITY_PATTERN_BY
 bool weft_quantity_read(weft_quantity kind, const char *text, size_t bytes, double *out);
 /* Whether digits and a suffix were meant, good or not: an error then names the suffixes. */
 bool weft_quantity_is_meant(weft_quantity kind, const char *text, size_t bytes);
+/* The shortest of a number of bytes that is exact: "4MiB", "16GB", "1000". */
+void weft_quantity_bytes_text(double bytes, char out[32]);
 /* The suffixes in words, for errors. Static. */
 const char *weft_quantity_suffixes(weft_quantity kind);
 

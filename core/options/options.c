@@ -12,13 +12,17 @@ typedef struct parse {
     weft_arena *arena;
 } parse;
 
+const weft_key *weft_key_find(const weft_key *rows, size_t num_rows, const char *key)
+{
+    for (size_t i = 0; i < num_rows; i++)
+        if (strcmp(rows[i].key, key) == 0)
+            return &rows[i];
+    return NULL;
+}
+
 static const weft_key *find_row(const weft_option_section *section, const char *key)
 {
-    for (size_t i = 0; i < section->num_rows; i++) {
-        if (strcmp(section->rows[i].key, key) == 0)
-            return &section->rows[i];
-    }
-    return NULL;
+    return weft_key_find(section->rows, section->num_rows, key);
 }
 
 static const weft_option_section *find_section(const parse *p, const char *name)
@@ -185,9 +189,8 @@ static weft_status resolve_override(const parse *p, const weft_option_source *so
             if (!find_row(&p->sections[i], key))
                 continue;
             if (*section)
-                return WEFT_ERROR(WEFT_CONFIG,
-                                  "--set %s: %s stands in sections %s and %s: say which",
-                                  source->override, key, (*section)->name, p->sections[i].name);
+                return WEFT_ERROR(WEFT_CONFIG, "%s: %s stands in sections %s and %s: say which",
+                                  source->words, key, (*section)->name, p->sections[i].name);
             *section = &p->sections[i];
         }
     }
@@ -196,29 +199,46 @@ static weft_status resolve_override(const parse *p, const weft_option_source *so
 }
 
 /* The value's text is JSON where the row can take it as such, else a bare string. */
-static weft_status override_value(const parse *p, const weft_key *row, const char *text,
-                                  weft_json_span *out)
+static weft_status word_value(const weft_key *row, const char *text, weft_arena *arena,
+                              weft_json_span *out)
 {
     weft_json_fault fault;
+    const char *quoted;
     if (weft_json_check(text, out, &fault)) {
         weft_json_kind kind = weft_json_kind_of(*out);
         bool wants_text = row->type == WEFT_OPTION_STRING || row->type == WEFT_OPTION_CHOICE ||
                           row->type == WEFT_OPTION_STRINGS;
         bool is_text = kind == WEFT_JSON_STRING || kind == WEFT_JSON_NULL ||
                        (kind == WEFT_JSON_ARRAY && row->type == WEFT_OPTION_STRINGS);
-        if (!wants_text || is_text)
+        const bool is_odd = kind == WEFT_JSON_NUMBER && out->bytes != strlen(text); /* " 2" */
+        if ((!wants_text && !is_odd) || is_text)
             return WEFT_OK;
     }
-    const char *quoted;
-    WEFT_TRY(weft_json_quote(text, p->arena, &quoted));
+    WEFT_TRY(weft_json_quote(text, arena, &quoted));
     *out = (weft_json_span){quoted, strlen(quoted)};
     return WEFT_OK;
 }
 
+weft_status weft_option_read(const weft_key *row, const char *words, const char *text, void *field,
+                             weft_arena *arena)
+{
+    const weft_option_source source = {.words = words};
+    weft_key own = *row;
+    weft_json_span value;
+    if (row->type == WEFT_OPTION_STRING) {
+        *(const char **)field = text;
+        return WEFT_OK;
+    }
+    own.offset = 0;
+    WEFT_TRY(word_value(row, text, arena, &value));
+    return weft_option_store(&source, NULL, &own, value, field, arena);
+}
+
 static weft_status parse_override(const parse *p, const char *override)
 {
-    weft_option_source source = {.override = override};
+    weft_option_source source = {0};
     const char *equals = strchr(override, '=');
+    WEFT_TRY(weft_arena_printf(p->arena, &source.words, "--set %s", override));
     if (!equals || equals == override)
         return WEFT_OPTION_FAULT(&source, NULL, NULL, NULL, "expected key=value");
     const char *path;
@@ -227,7 +247,7 @@ static weft_status parse_override(const parse *p, const char *override)
     const weft_key *row;
     WEFT_TRY(resolve_override(p, &source, path, &section, &row));
     weft_json_span value;
-    WEFT_TRY(override_value(p, row, equals + 1, &value));
+    WEFT_TRY(word_value(row, equals + 1, p->arena, &value));
     return weft_option_store(&source, section->name, row, value, section->target, p->arena);
 }
 

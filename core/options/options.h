@@ -14,6 +14,7 @@
 #include <weft/status.h>
 
 #include "core/arena.h"
+#include "core/json.h"
 
 typedef struct weft_option_section {
     const char *name; /* "model" */
@@ -36,6 +37,8 @@ bool weft_options_locate(const char *text, const char *path, int *line, int *col
 /* Writes the resolved values as JSON that parses back to the same values. */
 weft_status weft_options_write(const weft_option_section *sections, size_t num_sections,
                                FILE *out) WEFT_CHECKED;
+/* NULL: no row has the key. */
+const weft_key *weft_key_find(const weft_key *rows, size_t num_rows, const char *key);
 /* Of a row's field; SIZE_MAX: of no type. */
 size_t weft_option_bytes(weft_option_type type);
 /* A value as JSON text, in the arena. */
@@ -43,11 +46,13 @@ weft_status weft_option_text(const weft_option_section *section, const weft_key 
                              weft_arena *arena, const char **out) WEFT_CHECKED;
 /* The first of the reasons that holds, in the arena; NULL: none. Reasons stand apart by "; ". One
  * says what other keys are, each by its JSON text without quotes: "offload.experts is not file",
- * "data.a, b are false and log.trace_step 0", "... is given" (no empty string), "... is below 2".
+ * "data.a, b are false and log.trace_step 0", "... is given" (no empty string), "... is below 2",
+ * "... is at most 2".
  * Where that is less than the truth, the test is behind it in brackets: "model.num_experts is 0
- * (model.num_experts is 0 and device.kind is cpu)". Errors: WEFT_INTERNAL, an unknown key. */
+ * (model.num_experts is 0 and device.kind is cpu)". A clause "is 0" is of `own`, "section.key".
+ * Errors: WEFT_INTERNAL, an unknown key. */
 weft_status weft_options_reason(const weft_option_section *sections, size_t num_sections,
-                                const char *reasons, weft_arena *arena,
+                                const char *own, const char *reasons, weft_arena *arena,
                                 const char **out) WEFT_CHECKED;
 /* Called for a row whose two values differ, with both as JSON text. */
 typedef weft_status (*weft_difference_function)(void *context, const char *section,
@@ -70,12 +75,19 @@ weft_status weft_options_schema(const weft_option_section *sections, size_t num_
                                 const char *title, FILE *out) WEFT_CHECKED;
 /* Where a value came from: a file's text, or an override as the user gave it. */
 typedef struct weft_option_source {
-    const char *file, *text; /* text NULL: an override */
-    const char *override;
+    const char *file, *text; /* text NULL: of the command line */
+    const char *words;       /* there: "--set num_layers=8", "--steps 8" */
 } weft_option_source;
 
-/* Puts where it is before an error: "FILE:3:20: " of `at` and the path, or "--set num_layer=8", cut
- * to fit. Returns `status`. */
+/* Reads a word of the command line as a row's value: of an override, but that strings (borrowed)
+ * hold it as it is. An error has `words` before it. */
+weft_status weft_option_read(const weft_key *row, const char *words, const char *text, void *field,
+                             weft_arena *arena) WEFT_CHECKED;
+/* The choice of this index, as a span of characters; 0 bytes where there is none. */
+weft_json_span weft_option_choice(const weft_key *row, int index);
+
+/* Puts where it is before an error: "FILE:3:20: " of `at` and the path, or the words, cut to fit.
+ * Returns `status`. */
 weft_status weft_option_fault(const weft_option_source *source, const char *at, const char *section,
                               const char *key, weft_status status) WEFT_CHECKED;
 #define WEFT_OPTION_FAULT(source, at, section, key, ...)                                           \

@@ -39,7 +39,7 @@ weft_status weft_option_fault(const weft_option_source *source, const char *at, 
 {
     char text[PLACE_BYTES], where[PLACE_BYTES];
     if (!source->text) {
-        snprintf(text, sizeof(text), "--set %s", source->override);
+        snprintf(text, sizeof(text), "%s", source->words);
     } else {
         int line, column;
         weft_json_position(source->text, at, &line, &column);
@@ -59,22 +59,37 @@ bool weft_option_has_bounds(const weft_key *row)
     return row->min != 0 || row->max != 0;
 }
 
-void weft_option_bounds_text(const weft_key *row, char out[64])
+static void bound_text(const weft_key *row, double bound, char out[32])
 {
-    char low[28], high[28];
-    snprintf(low, sizeof(low), "%.10g", row->min);
-    snprintf(high, sizeof(high), row->max < 1e10 ? "%.10g" : "%.3g", row->max);
-    if (row->max >= NO_BOUND)
-        snprintf(out, 64, "at least %s", low);
-    else if (row->min <= -NO_BOUND)
-        snprintf(out, 64, "at most %s", high);
+    if (row->unit && strcmp(row->unit, "bytes") == 0)
+        weft_quantity_bytes_text(bound, out);
     else
-        snprintf(out, 64, "%s to %s", low, high);
+        snprintf(out, 32, bound < 1e10 ? "%.10g" : "%.3g", bound);
+}
+
+void weft_option_range(const weft_key *row, char out[96])
+{
+    char low[32], high[32];
+    bound_text(row, row->min, low);
+    bound_text(row, row->max, high);
+    if (row->max >= NO_BOUND)
+        snprintf(out, 96, "at least %s", low);
+    else if (row->min <= -NO_BOUND)
+        snprintf(out, 96, "at most %s", high);
+    else
+        snprintf(out, 96, "%s to %s", low, high);
+    const size_t used = strlen(out);
+    if (row->unit && *row->unit && out[used - 1] != 'B')
+        snprintf(out + used, 96 - used, " %.24s", row->unit);
 }
 
 weft_json_span weft_option_choice(const weft_key *row, int index)
 {
     const char *at = row->choices;
+    if (row->names)
+        return (size_t)index < row->num_names
+                   ? (weft_json_span){row->names[index], strlen(row->names[index])}
+                   : (weft_json_span){0};
     for (; index > 0 && *at; index--) {
         at += strcspn(at, "|");
         at += *at == '|';
@@ -87,11 +102,23 @@ static weft_status bad_value(const place *p, weft_json_span value, const char *e
     char shown[48];
     weft_json_kind kind = weft_json_kind_of(value);
     bool show = kind == WEFT_JSON_STRING || kind == WEFT_JSON_NUMBER;
+    const bool is_text = kind == WEFT_JSON_STRING && p->source->text; /* words are no JSON */
     copy_printable(value.start, value.bytes, shown, sizeof(shown));
-    return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
-                             "expected %s, got %s%s%s", expected,
-                             kind == WEFT_JSON_NUMBER ? "" : weft_json_kind_text(value),
-                             kind == WEFT_JSON_STRING ? " " : "", show ? shown : "");
+    return WEFT_OPTION_FAULT(
+        p->source, value.start, p->section, p->row->key, "expected %s, got %s%s%s", expected,
+        show && !is_text ? "" : weft_json_kind_text(value), is_text ? " " : "", show ? shown : "");
+}
+
+/* also: further forms, ", also with k"; "". */
+static weft_status bad_number(const place *p, weft_json_span value, const char *expected,
+                              const char *also)
+{
+    char range[96] = "", text[320];
+    const bool has_bounds = weft_option_has_bounds(p->row);
+    if (has_bounds)
+        weft_option_range(p->row, range);
+    snprintf(text, sizeof text, "%s%s%s%s", expected, has_bounds ? " of " : "", range, also);
+    return bad_value(p, value, text);
 }
 
 /* A string of digits that ends with a suffix of the row's unit. */
@@ -101,12 +128,12 @@ static weft_status read_quantity(const place *p, weft_json_span value, const cha
     const weft_quantity kind = weft_quantity_of(p->row->unit);
     char text[160];
     if (value.bytes < 4 || !weft_quantity_is_meant(kind, value.start + 1, value.bytes - 2))
-        return bad_value(p, value, expected);
+        return bad_number(p, value, expected, "");
     if (isalpha((unsigned char)value.start[value.bytes - 2]) &&
         weft_quantity_read(kind, value.start + 1, value.bytes - 2, out))
         return WEFT_OK;
-    snprintf(text, sizeof text, "%s, also with %s", expected, weft_quantity_suffixes(kind));
-    return bad_value(p, value, text);
+    snprintf(text, sizeof text, ", also with %s", weft_quantity_suffixes(kind));
+    return bad_number(p, value, expected, text);
 }
 
 static weft_status check_bounds(const place *p, weft_json_span value, double number)
@@ -115,18 +142,18 @@ static weft_status check_bounds(const place *p, weft_json_span value, double num
     bool lost = number != 0 && (float)number == 0; /* kernels compute in single precision */
     if (!weft_option_has_bounds(p->row) || (inside && !lost))
         return WEFT_OK;
-    char shown[48], bounds[64];
+    char shown[48], range[96];
     copy_printable(value.start, value.bytes, shown, sizeof(shown));
     if (inside)
         return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
                                  "%s is too small: 0 in single precision", shown);
     if (number > p->row->max && p->row->max >= NO_BOUND)
-        snprintf(bounds, sizeof bounds, "at most %.3g", p->row->max);
+        snprintf(range, sizeof range, "at most %.3g%s%.24s", p->row->max, p->row->unit ? " " : "",
+                 p->row->unit ? p->row->unit : "");
     else
-        weft_option_bounds_text(p->row, bounds);
+        weft_option_range(p->row, range);
     return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
-                             "%s is out of range: %s%s%s", shown, bounds, p->row->unit ? " " : "",
-                             p->row->unit ? p->row->unit : "");
+                             "%s is out of range: %s", shown, range);
 }
 
 /* Digits are read as digits, so that 64-bit integers keep them all; 1e6 and 8.0 are integers
@@ -137,11 +164,14 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
 {
     weft_json_kind kind = weft_json_kind_of(value);
     weft_json_span digits = value;
+    int64_t whole;
     if (kind == WEFT_JSON_STRING)
         digits = (weft_json_span){value.start + 1, value.bytes - 2};
     else if (kind != WEFT_JSON_NUMBER)
-        return bad_value(p, value, expected);
-    size_t sign = digits.bytes > 0 && digits.start[0] == '-';
+        return bad_number(p, value, expected, "");
+    const bool is_word = !p->source->text && p->row->type != WEFT_OPTION_INT_LIST;
+    size_t sign =
+        digits.bytes > 0 && (digits.start[0] == '-' || (is_word && digits.start[0] == '+'));
     size_t num_digits = strspn(digits.start + sign, "0123456789");
     if (num_digits > 0 && sign + num_digits == digits.bytes) {
         errno = 0;
@@ -151,10 +181,9 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
         if (errno == ERANGE)
             return bad_value(p, value, "an integer of 64 bits");
         bool is_small = number >= -MOST_OF_DOUBLE && number <= MOST_OF_DOUBLE;
-        const bool is_word = !p->source->text && p->row->type != WEFT_OPTION_INT_LIST;
         if (kind == WEFT_JSON_STRING && is_small && !is_word) /* --set has bare words */
-            return bad_value(p, value, expected);
-        *out = number;
+            return bad_number(p, value, expected, "");
+        whole = number;
     } else {
         double number = strtod(value.start, NULL);
         if (kind == WEFT_JSON_STRING)
@@ -162,23 +191,48 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
         if (number == floor(number) && fabs(number) > (double)MOST_OF_DOUBLE)
             WEFT_TRY(check_bounds(p, value, number));
         if (!(fabs(number) <= (double)MOST_OF_DOUBLE) || number != floor(number))
-            return bad_value(p, value, expected);
-        *out = (int64_t)number;
+            return bad_number(p, value, expected, "");
+        whole = (int64_t)number;
     }
-    return check_bounds(p, value, (double)*out);
+    WEFT_TRY(check_bounds(p, value, (double)whole));
+    *out = whole;
+    return WEFT_OK;
+}
+
+/* A word of the command line that is a number, but none of JSON: ".5". */
+static bool is_bare_number(const place *p, weft_json_span value, double *out)
+{
+    char *end;
+    if (p->source->text || !strchr("+-.0123456789", value.start[1]))
+        return false;
+    *out = strtod(value.start + 1, &end);
+    return end > value.start + 1 && *end == '"' && isfinite(*out);
 }
 
 static weft_status read_double(const place *p, weft_json_span value, double *out)
 {
+    const weft_json_kind kind = weft_json_kind_of(value);
     double number = strtod(value.start, NULL);
-    if (weft_json_kind_of(value) == WEFT_JSON_STRING)
+    if (kind == WEFT_JSON_STRING && !is_bare_number(p, value, &number))
         WEFT_TRY(read_quantity(p, value, "a number", &number));
-    else if (weft_json_kind_of(value) != WEFT_JSON_NUMBER)
-        return bad_value(p, value, "a number");
+    if (kind != WEFT_JSON_STRING && kind != WEFT_JSON_NUMBER)
+        return bad_number(p, value, "a number", "");
     if (isinf(number))
         return bad_value(p, value, "a number that a double can hold");
+    WEFT_TRY(check_bounds(p, value, number));
     *out = number;
-    return check_bounds(p, value, number);
+    return WEFT_OK;
+}
+
+/* On the command line also 1 or 0. */
+static weft_status read_bool(const place *p, weft_json_span value, bool *out)
+{
+    const char first = value.start[0];
+    const bool is_digit = !p->source->text && value.bytes == 1 && (first == '0' || first == '1');
+    if (weft_json_kind_of(value) != WEFT_JSON_BOOL && !is_digit)
+        return bad_value(p, value, "true or false");
+    *out = first == 't' || first == '1';
+    return WEFT_OK;
 }
 
 static weft_status read_string(const place *p, weft_json_span value, weft_arena *arena,
@@ -195,8 +249,8 @@ static weft_status read_string(const place *p, weft_json_span value, weft_arena 
 /* Not one of the choices: lists them, and says which is nearest to `given` (NULL: not a string). */
 static weft_status bad_choice(const place *p, weft_json_span value, const char *given)
 {
-    enum { MAX_CHOICES = 16 };
-    char shown[48], list[160] = "", names[MAX_CHOICES][32];
+    enum { MAX_CHOICES = 32 };
+    char shown[48], list[400] = "", names[MAX_CHOICES][32];
     const char *pointers[MAX_CHOICES];
     size_t count = 0, used = 0;
     for (; count < MAX_CHOICES; count++) {
@@ -326,10 +380,7 @@ weft_status weft_option_store(const weft_option_source *source, const char *sect
         return store_null(&p, value, field);
     switch (row->type) {
     case WEFT_OPTION_BOOL:
-        if (weft_json_kind_of(value) != WEFT_JSON_BOOL)
-            return bad_value(&p, value, "true or false");
-        *(bool *)field = value.start[0] == 't';
-        return WEFT_OK;
+        return read_bool(&p, value, field);
     case WEFT_OPTION_INT:
         return read_int(&p, value, "an integer", field);
     case WEFT_OPTION_DOUBLE:

@@ -142,12 +142,12 @@ void weft_option_domain(const weft_key *row, const char *between, char out[256])
                 used += (size_t)snprintf(out + used, 256 - used, "%c", *at);
         }
     } else if (weft_option_has_bounds(row)) {
-        char bounds[64];
-        weft_option_bounds_text(row, bounds);
-        used += (size_t)snprintf(out + used, 256 - used, ", %s", bounds);
-    }
-    if (row->unit && used < 256)
+        char range[96];
+        weft_option_range(row, range);
+        snprintf(out + used, 256 - used, ", %s", range);
+    } else if (row->unit) {
         snprintf(out + used, 256 - used, " %s", row->unit);
+    }
 }
 
 void weft_options_help(const weft_option_section *sections, size_t num_sections, bool markdown,

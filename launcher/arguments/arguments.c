@@ -1,9 +1,5 @@
 #include "launcher/arguments/arguments.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +7,6 @@
 
 #include "comm/comm.h"
 #include "core/options/options.h"
-#include "core/quantity.h"
 #include "launcher/arguments/help.h"
 #include "launcher/planning/config.h"
 
@@ -28,151 +23,58 @@ void weft_verb_brief(const char *brief)
     verb_brief = brief;
 }
 
-static weft_quantity quantity_of(const weft_argument *row)
-{
-    if (row->number && row->is_count)
-        return WEFT_QUANTITY_COUNT;
-    if (row->number)
-        return strcmp(row->value, "S") == 0 ? WEFT_QUANTITY_SECONDS : WEFT_QUANTITY_NONE;
-    return row->is_bytes    ? WEFT_QUANTITY_BYTES
-           : row->is_length ? WEFT_QUANTITY_LENGTH
-                            : WEFT_QUANTITY_COUNT;
-}
-
-static weft_status unexpected(const weft_argument *row, const char *text, const char *expected)
-{
-    bool has_bounds = row->min != 0 || row->max != 0;
-    char low[32], high[32];
-    weft_help_number(row, row->min, low);
-    weft_help_number(row, row->max, high);
-    const char *separator = has_bounds && isfinite(row->max) ? " to " : "";
-    const bool has_suffix = weft_quantity_is_meant(quantity_of(row), text, strlen(text));
-    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s%s%s%s", row->name,
-                      *text ? text : "\"\"", expected,
-                      !has_bounds          ? ""
-                      : isfinite(row->max) ? " of "
-                                           : " of at least ",
-                      has_bounds ? low : "", separator, *separator ? high : "",
-                      has_suffix ? "; suffixes: " : "",
-                      has_suffix ? weft_quantity_suffixes(quantity_of(row)) : "");
-}
-
-static bool is_within(const weft_argument *row, double value)
-{
-    double end = row->count ? INT_MAX : INFINITY;
-    return fabs(value) <= end &&
-           ((row->min == 0 && row->max == 0) || (value >= row->min && value <= row->max));
-}
-
-static weft_status read_number(const weft_argument *row, const char *text, double *out)
-{
-    char *end;
-    *out = strtod(text, &end);
-    bool good = end != text && !*end && !isspace((unsigned char)*text);
-    good = good || weft_quantity_read(quantity_of(row), text, strlen(text), out);
-    return good && isfinite(*out) && is_within(row, *out) ? WEFT_OK
-                                                          : unexpected(row, text, "a number");
-}
-
-/* Digits keep all of 64 bits; 1e6 is a whole number too. */
-static weft_status read_whole(const weft_argument *row, const char *text, int64_t *out)
-{
-    const char *expected = row->is_bytes                    ? "a size in bytes"
-                           : row->min == 0 && row->max == 0 ? "a whole number of 64 bits"
-                                                            : "a whole number";
-    char *end;
-    double value;
-    errno = 0;
-    long long digits = strtoll(text, &end, 10);
-    if (end == text || isspace((unsigned char)*text))
-        return unexpected(row, text, expected);
-    if (*end == '\0' && errno == 0) {
-        *out = digits;
-        return is_within(row, (double)digits) ? WEFT_OK : unexpected(row, text, expected);
-    }
-    if (*text == '-' || *text == '+')
-        value = strtod(text, &end);
-    else if (weft_quantity_read(quantity_of(row), text, strlen(text), &value))
-        end = "";
-    if (*end || value != floor(value) || !(fabs(value) <= 9007199254740992.0) ||
-        !is_within(row, value))
-        return unexpected(row, text, expected);
-    *out = (int64_t)value;
-    return WEFT_OK;
-}
-
-static weft_status read_name(const weft_argument *row, const char *text, int *out)
-{
-    char all[416] = ""; /* of an error's text, with the option, what was given and what is near */
-    size_t used = 0;
-    for (int i = 0; i < row->num_names; i++) {
-        if (strcmp(row->names[i], text) == 0) {
-            *out = i;
-            return WEFT_OK;
-        }
-        const char *between = i == 0 ? "" : i + 1 == row->num_names ? " or " : ", ";
-        if (used < sizeof all)
-            used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", between, row->names[i]);
-    }
-    const char *near = weft_nearest_name(text, row->names, (size_t)row->num_names);
-    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s", row->name,
-                      *text ? text : "\"\"", all, near ? "; did you mean " : "", near ? near : "",
-                      near ? "?" : "");
-}
-
-/* "a,b,c": one value each; names as bits, numbers as a list. */
-static weft_status read_several(const weft_argument *row, const char *text, weft_arena *arena)
-{
-    const char *copy;
-    size_t count = 0;
-    int name;
-    WEFT_TRY(weft_arena_printf(arena, &copy, "%s", text));
-    int64_t *values;
-    WEFT_TRY(WEFT_ARRAY(arena, strlen(text) + 1, &values));
-    if (row->set)
-        *row->set = 0;
-    for (char *word = (char *)copy, *next = word; next; word = next) {
-        next = strchr(word, ',');
-        if (next)
-            *next++ = '\0';
-        if (row->set) {
-            WEFT_TRY(read_name(row, word, &name));
-            *row->set |= 1u << name;
-        } else if (count == row->most) {
-            return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: more than %zu", row->name, text, row->most);
-        } else {
-            WEFT_TRY(read_whole(row, word, &values[count++]));
-        }
-    }
-    if (row->list)
-        *row->list = (weft_int_list){.values = values, .count = count, .is_array = true};
-    return WEFT_OK;
-}
-
 /* `list` has room in the arena for all that argv could give. */
 static void append(weft_string_list *list, const char *text)
 {
     ((const char **)list->values)[list->count++] = text;
 }
 
-static weft_status read_value(const weft_argument *row, const char *text, weft_arena *arena)
+static weft_status read_word(const weft_argument *a, const char *text, void *to, weft_arena *arena)
+{
+    const char *words;
+    WEFT_TRY(weft_arena_printf(arena, &words, "--%s %.40s", a->row.key, *text ? text : "\"\""));
+    return weft_option_read(&a->row, words, text, to, arena);
+}
+
+/* "a,b,c": one value each; names as bits, numbers as a list. */
+static weft_status read_several(const weft_argument *a, const char *text, weft_arena *arena)
+{
+    const bool is_set = a->row.type == WEFT_OPTION_CHOICE;
+    const char *copy;
+    unsigned bits = 0;
+    size_t count = 0;
+    int64_t *values;
+    int index;
+    WEFT_TRY(weft_arena_strdup(arena, text, &copy));
+    WEFT_TRY(WEFT_ARRAY(arena, a->most, &values));
+    for (char *word = (char *)copy, *next = word; next; word = next, count++) {
+        next = strchr(word, ',');
+        if (next)
+            *next++ = '\0';
+        if (count == a->most)
+            return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: more than %zu", a->row.key, text, a->most);
+        WEFT_TRY(read_word(a, word, is_set ? (void *)&index : &values[count], arena));
+        bits |= is_set ? 1u << index : 0;
+    }
+    if (is_set)
+        *(unsigned *)a->to = bits;
+    else
+        *(weft_int_list *)a->to = (weft_int_list){values, count, true};
+    return WEFT_OK;
+}
+
+static weft_status read_value(const weft_argument *a, const char *text, weft_arena *arena)
 {
     int64_t whole;
-    if (row->texts)
-        append(row->texts, text);
-    else if (row->text)
-        *row->text = text;
-    else if (row->number)
-        return read_number(row, text, row->number);
-    else if (row->choice)
-        return read_name(row, text, row->choice);
-    else if (row->whole)
-        return read_whole(row, text, row->whole);
-    else if (row->set || row->list)
-        return read_several(row, text, arena);
-    else {
-        WEFT_TRY(read_whole(row, text, &whole));
-        *row->count = (int)whole;
+    if (a->most > 0)
+        return read_several(a, text, arena);
+    if (a->row.type == WEFT_OPTION_STRINGS) {
+        append(a->to, text);
+    } else if (a->is_small) {
+        WEFT_TRY(read_word(a, text, &whole, arena));
+        *(int *)a->to = (int)whole;
+    } else {
+        WEFT_TRY(read_word(a, text, a->to, arena));
     }
     return WEFT_OK;
 }
@@ -180,7 +82,7 @@ static weft_status read_value(const weft_argument *row, const char *text, weft_a
 static const weft_argument *find_row(const weft_arguments *a, const char *name, size_t length)
 {
     for (size_t i = 0; i < a->num_rows; i++)
-        if (strlen(a->rows[i].name) == length && strncmp(a->rows[i].name, name, length) == 0)
+        if (strlen(a->rows[i].row.key) == length && strncmp(a->rows[i].row.key, name, length) == 0)
             return &a->rows[i];
     return NULL;
 }
@@ -193,7 +95,7 @@ static weft_status near_option(const weft_arguments *a, const char *word, weft_a
     const char **names;
     WEFT_TRY(WEFT_ARRAY(arena, a->num_rows + 1, &names));
     for (size_t i = 0; i < a->num_rows; i++)
-        names[i] = a->rows[i].name;
+        names[i] = a->rows[i].row.key;
     names[a->num_rows] = "help";
     *out = weft_likely_names(word, names, a->num_rows + 1, 0, 0, likely) > 0
                ? names[likely[0]]
@@ -248,7 +150,8 @@ static weft_status unknown(const weft_arguments *a, const char *text, const char
 static bool names_file(const weft_argument *row)
 {
     static const char *const values[] = {"FILE", "CLUSTER", "CONFIG", "FOLDER", "PREFIX", "RUN"};
-    for (size_t i = 0; row->text && i < sizeof values / sizeof *values; i++)
+    for (size_t i = 0; row->row.type == WEFT_OPTION_STRING && i < sizeof values / sizeof *values;
+         i++)
         if (strcmp(row->value, values[i]) == 0)
             return true;
     return false;
@@ -263,11 +166,11 @@ static weft_status read_option(const weft_arguments *a, int argc, char **argv, i
     const weft_argument *row = strncmp(argv[*at], "--", 2) == 0 ? find_row(a, text, length) : NULL;
     if (!row)
         return unknown(a, argv[*at], *at + 1 < argc ? argv[*at + 1] : NULL, arena);
-    if (given[row - a->rows] && !row->texts)
-        return WEFT_ERROR(WEFT_CONFIG, "--%s: given twice", row->name);
+    if (given[row - a->rows] && row->row.type != WEFT_OPTION_STRINGS)
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: given twice", row->row.key);
     given[row - a->rows] = true;
-    if (row->flag) {
-        *row->flag = true;
+    if (row->row.type == WEFT_OPTION_BOOL) {
+        *(bool *)row->to = true;
         return equals ? WEFT_ERROR(WEFT_CONFIG, "--%s: takes no value", text) : WEFT_OK;
     }
     const char *next = equals ? equals + 1 : *at + 1 < argc ? argv[*at + 1] : NULL;
@@ -276,8 +179,8 @@ static weft_status read_option(const weft_arguments *a, int argc, char **argv, i
         return read_value(row, next, arena);
     if (!next || is_empty ||
         (strncmp(next, "--", 2) == 0 && find_row(a, next + 2, strlen(next + 2))))
-        return WEFT_ERROR(WEFT_CONFIG, "--%s: its value %s is missing; see %s %s --help", row->name,
-                          row->value, program, a->verb);
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: its value %s is missing; see %s %s --help",
+                          row->row.key, row->value, program, a->verb);
     ++*at;
     return read_value(row, next, arena);
 }
@@ -291,12 +194,29 @@ static size_t num_operands(const weft_arguments *a)
     return count;
 }
 
+/* What an option that is given needs beside it, and what not. */
+static weft_status check_beside(const weft_arguments *a, const weft_argument *row,
+                                const bool *given)
+{
+    if (row->needs && !given[find_row(a, row->needs, strlen(row->needs)) - a->rows])
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: needs --%s", row->row.key, row->needs);
+    for (const char *at = row->excludes; at && *at; at += strcspn(at, " "), at += *at == ' ') {
+        const int bytes = (int)strcspn(at, " ");
+        if (given[find_row(a, at, (size_t)bytes) - a->rows])
+            return WEFT_ERROR(WEFT_CONFIG, "--%s and --%.*s: one of them", row->row.key, bytes, at);
+    }
+    return WEFT_OK;
+}
+
 static weft_status check_given(const weft_arguments *a, const bool *given)
 {
     for (size_t i = 0; i < a->num_rows; i++)
+        if (given[i])
+            WEFT_TRY(check_beside(a, &a->rows[i], given));
+    for (size_t i = 0; i < a->num_rows; i++)
         if (a->rows[i].required && !given[i])
-            return WEFT_ERROR(WEFT_CONFIG, "--%s %s is missing; see %s %s --help", a->rows[i].name,
-                              a->rows[i].value, program, a->verb);
+            return WEFT_ERROR(WEFT_CONFIG, "--%s %s is missing; see %s %s --help",
+                              a->rows[i].row.key, a->rows[i].value, program, a->verb);
     size_t count = a->operands ? a->given->count : 0;
     const bool lacks = a->operands && *a->operands != '[' && count < num_operands(a);
     if (lacks && num_operands(a) > 1)
@@ -317,8 +237,9 @@ static weft_status parse(const weft_arguments *a, int argc, char **argv, weft_ar
     bool *given = memset(memory, 0, (a->num_rows + 1) * sizeof(bool));
     bool several = a->operands && strstr(a->operands, "...");
     for (size_t i = 0; i <= a->num_rows; i++) {
-        weft_string_list *list = i < a->num_rows ? a->rows[i].texts : a->given;
-        if (!list)
+        const bool is_row = i < a->num_rows;
+        weft_string_list *list = is_row ? a->rows[i].to : a->given;
+        if (!list || (is_row && a->rows[i].row.type != WEFT_OPTION_STRINGS))
             continue;
         WEFT_TRY(weft_arena_alloc_array(arena, (size_t)argc, sizeof(char *), &memory));
         *list = (weft_string_list){.values = memory};

@@ -12,31 +12,19 @@
 #include <weft/status.h>
 
 #include "core/arena.h"
+#include "core/key.h"
 #include "launcher/planning/config.h"
 
-/* One option. The pointer that is set says what kind of value it takes and where the value goes;
- * what is there before is the default, which --help shows. */
+/* One option: a row (core/key.h) and where its value goes, which holds the default before. */
 typedef struct weft_argument {
-    const char *name;  /* "num-tokens" */
+    weft_key row;      /* key: "num-tokens"; launcher/arguments/rows.h writes it in short */
     const char *value; /* what help calls the value: "N"; NULL: a flag */
-    const char *help;
-    bool *flag;
-    const char **text;
-    weft_string_list *texts; /* may be given several times */
-    int *count;
-    int64_t *whole;
-    double *number;      /* finite; "S": seconds, also 30m, 4h */
-    int *choice;         /* index into names */
-    unsigned *set;       /* a,b: bits 1 << index into names */
-    weft_int_list *list; /* 1,2,4: at most `most` */
-    double min, max;     /* of numbers; both 0: any. INFINITY: no end */
-    bool is_bytes;       /* whole numbers are WEFT_QUANTITY_BYTES: also 64k, 4MiB, 16GB */
-    bool is_length;      /* they are _LENGTH: 128k; else _COUNT */
-    bool is_count;       /* numbers are _COUNT: 2T */
+    void *to;          /* of row.type; STRINGS may be given several times */
+    size_t most;       /* not 0: "a,b", so many at most: to weft_int_list, of names as bits */
+    bool is_small;     /* of an INT: `to` is an int */
     bool required;
-    size_t most;
-    const char *const *names;
-    int num_names;
+    const char *needs;    /* another option that has to stand beside it, or NULL */
+    const char *excludes; /* others that may not, spaces between, or NULL */
 } weft_argument;
 
 typedef struct weft_arguments {

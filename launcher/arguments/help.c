@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/options/options.h"
+#include "core/quantity.h"
+#include "launcher/arguments/rows.h"
+
 enum { WIDTH = 100 };
 
 weft_help weft_help_asked(const char *word)
@@ -16,45 +20,49 @@ weft_help weft_help_asked(const char *word)
     return strcmp(word, "--help=words") == 0 ? WEFT_HELP_WORDS : WEFT_HELP_NONE;
 }
 
-void weft_help_number(const weft_argument *row, double value, char out[32])
+static void number_text(const weft_argument *a, double value, char out[32])
 {
-    static const char *const units[2][6] = {{"", "KiB", "MiB", "GiB", "TiB", "PiB"},
-                                            {"", "kB", "MB", "GB", "TB", "PB"}};
-    char text[2][32];
-    for (int i = 0; i < 2; i++) {
-        const double base = i ? 1000 : 1024;
-        double left = value;
-        int unit = 0;
-        for (; row->is_bytes && unit < 5 && left >= base && fmod(left, base) == 0; unit++)
-            left /= base;
-        snprintf(text[i], 32, "%.10g%s", left, units[i][unit]);
-    }
-    snprintf(out, 32, "%s", text[strlen(text[1]) < strlen(text[0])]);
+    if (a->row.unit && strcmp(a->row.unit, "bytes") == 0)
+        weft_quantity_bytes_text(value, out);
+    else
+        snprintf(out, 32, "%.10g", value);
+}
+
+/* NAN: none. */
+static double number_of(const weft_argument *a)
+{
+    return a->row.type == WEFT_OPTION_DOUBLE ? *(const double *)a->to
+           : a->row.type != WEFT_OPTION_INT  ? NAN
+           : a->is_small                     ? *(const int *)a->to
+                                             : (double)*(const int64_t *)a->to;
 }
 
 /* Empty where there is nothing to show: none, or one that the row itself would refuse, whose help
  * says what it stands for. */
-static void default_text(const weft_argument *row, char *out, size_t room)
+static void default_text(const weft_argument *a, char *out, size_t room)
 {
-    char number[32];
+    const bool is_set = a->row.type == WEFT_OPTION_CHOICE && a->most > 0;
     size_t used = 0;
     *out = '\0';
-    if (row->required)
+    if (a->required || !a->to) {
         return;
-    if (row->text && *row->text)
-        snprintf(out, room, "%s", *row->text);
-    else if (row->choice && *row->choice >= 0 && *row->choice < row->num_names)
-        snprintf(out, room, "%s", row->names[*row->choice]);
-    else if (row->set && *row->set == (1u << row->num_names) - 1)
+    } else if (a->row.type == WEFT_OPTION_STRING && *(const char **)a->to) {
+        snprintf(out, room, "%s", *(const char **)a->to);
+    } else if (is_set && *(const unsigned *)a->to == (1u << a->row.num_names) - 1) {
         snprintf(out, room, "all");
-    for (size_t i = 0; row->list && i < row->list->count && used < room; i++) {
-        weft_help_number(row, (double)row->list->values[i], number);
-        used += (size_t)snprintf(out + used, room - used, "%s%s", i ? "," : "", number);
+    } else if (a->row.type == WEFT_OPTION_CHOICE && !is_set && *(const int *)a->to >= 0) {
+        const weft_json_span name = weft_option_choice(&a->row, *(const int *)a->to);
+        snprintf(out, room, "%.*s", (int)name.bytes, name.bytes ? name.start : "");
+    } else if (a->row.type == WEFT_OPTION_INT && a->most > 0) {
+        const weft_int_list *list = a->to;
+        char number[32];
+        for (size_t i = 0; i < list->count && used < room; i++) {
+            number_text(a, (double)list->values[i], number);
+            used += (size_t)snprintf(out + used, room - used, "%s%s", i ? "," : "", number);
+        }
+    } else if (number_of(a) >= a->row.min && (number_of(a) <= a->row.max || a->row.max == 0)) {
+        number_text(a, number_of(a), out);
     }
-    double value = row->count ? *row->count : row->whole ? (double)*row->whole : NAN;
-    value = row->number ? *row->number : value;
-    if (!isnan(value) && value >= row->min && (value <= row->max || row->max == 0))
-        weft_help_number(row, value, out);
 }
 
 /* The row's help and its default. */
@@ -62,7 +70,8 @@ static void help_text(const weft_argument *row, char out[600])
 {
     char initial[200];
     default_text(row, initial, sizeof initial);
-    snprintf(out, 600, "%s%s%s%s", row->help, *initial ? " (" : "", initial, *initial ? ")" : "");
+    snprintf(out, 600, "%s%s%s%s", row->row.help, *initial ? " (" : "", initial,
+             *initial ? ")" : "");
 }
 
 /* The text in lines that begin at `column`, where the first line already stands. */
@@ -81,13 +90,13 @@ static void print_wrapped(const char *text, int column, FILE *out)
     fprintf(out, "\n");
 }
 
-static const weft_argument help_row = {.name = "help", .help = "print this"};
+static const weft_argument help_row = FLAG("help", NULL, "print this");
 
 static void print_row(const weft_argument *row, int column, FILE *out)
 {
     char text[600];
-    int used =
-        fprintf(out, "  --%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
+    int used = fprintf(out, "  --%s%s%s", row->row.key, row->value ? " " : "",
+                       row->value ? row->value : "");
     fprintf(out, "%*s", column - used, "");
     help_text(row, text);
     print_wrapped(text, column, out);
@@ -101,11 +110,11 @@ static void print_text(const weft_arguments *a, const char *program, FILE *out)
             a->operands ? a->operands : "");
     for (size_t i = 0; i < a->num_rows; i++) {
         const weft_argument *row = &a->rows[i];
-        size_t width = strlen(row->name) + (row->value ? strlen(row->value) + 1 : 0) + 6;
+        size_t width = strlen(row->row.key) + (row->value ? strlen(row->value) + 1 : 0) + 6;
         column = width > column ? width : column;
         has_optional = has_optional || !row->required;
         if (row->required)
-            fprintf(out, " --%s %s", row->name, row->value);
+            fprintf(out, " --%s %s", row->row.key, row->value);
     }
     fprintf(out, "%s\n\n%s\n", has_optional ? " [options]" : "", a->about);
     for (size_t i = 0; i < a->num_rows; i++)
@@ -153,7 +162,7 @@ void weft_help_man_head(const char *name, const char *brief, FILE *out)
 static void write_option(const weft_argument *row, FILE *out)
 {
     fputs("\\fB\\-\\-", out);
-    weft_help_roff(row->name, out);
+    weft_help_roff(row->row.key, out);
     fputs("\\fR", out);
     if (row->value) {
         fputs(" \\fI", out);
@@ -216,10 +225,15 @@ static void print_man(const weft_arguments *a, const char *program, const char *
 
 static void print_word(const weft_argument *row, FILE *out)
 {
-    fprintf(out, "--%s\t", row->name);
-    for (int i = 0; i < row->num_names; i++)
-        fprintf(out, "%s%s", i ? "|" : "", row->names[i]);
-    fprintf(out, "%s\t%s\n", row->num_names == 0 && row->value ? row->value : "", row->help);
+    const bool has_names = row->row.choices || row->row.names;
+    fprintf(out, "--%s\t", row->row.key);
+    for (int i = 0; has_names; i++) {
+        const weft_json_span name = weft_option_choice(&row->row, i);
+        if (name.bytes == 0)
+            break;
+        fprintf(out, "%s%.*s", i ? "|" : "", (int)name.bytes, name.start);
+    }
+    fprintf(out, "%s\t%s\n", has_names || !row->value ? "" : row->value, row->row.help);
 }
 
 static void print_words(const weft_arguments *a, FILE *out)

@@ -18,8 +18,6 @@ weft_help weft_help_asked(const char *word);
 /* A verb's; rows' targets still hold their defaults. `brief`: the verb in a clause. */
 void weft_help_verb(weft_help form, const weft_arguments *verb, const char *program,
                     const char *brief, FILE *out);
-/* A number as --help writes it: "4MiB" of a row that counts bytes. */
-void weft_help_number(const weft_argument *row, double value, char out[32]);
 /* A text in roff. */
 void weft_help_roff(const char *text, FILE *out);
 /* The page's head and its section NAME: `name` "weft train". */

@@ -24,8 +24,6 @@ weft_status weft_job_check_container(const weft_job *job)
     if (c->apptainer && job->kind == WEFT_JOB_KUBERNETES)
         return WEFT_ERROR(WEFT_CONFIG, "--apptainer: of mpirun and slurm jobs; --image names this "
                                        "one's image");
-    if (c->apptainer && c->image)
-        return WEFT_ERROR(WEFT_CONFIG, "--apptainer beside --container-image: one of them");
     if (c->apptainer && (!*c->apptainer || *c->apptainer == '-'))
         return WEFT_ERROR(WEFT_CONFIG, "--apptainer \"%.100s\": no image", c->apptainer);
     if (c->image && !*c->image)

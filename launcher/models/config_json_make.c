@@ -39,22 +39,13 @@ weft_status weft_first_spelling(const char *name, weft_arena *arena, const char 
     return weft_arena_printf(arena, out, "%.*s", (int)strcspn(name, "|"), name);
 }
 
-/* A key of section "model"; NULL: there is none. */
-static const weft_key *row_of(const char *key)
-{
-    for (size_t i = 0; i < weft_num_model_rows; i++)
-        if (strcmp(weft_model_rows[i].key, key) == 0)
-            return &weft_model_rows[i];
-    return NULL;
-}
-
-/* Its value as JSON. */
+/* A key of section "model" as JSON. */
 static weft_status value_of(const weft_config *config, const char *key, weft_arena *arena,
                             const char **out)
 {
     weft_model_options copy = config->model;
     const weft_option_section section = {"model", weft_model_rows, weft_num_model_rows, &copy, ""};
-    const weft_key *row = row_of(key);
+    const weft_key *row = weft_key_find(weft_model_rows, weft_num_model_rows, key);
     return row ? weft_option_text(&section, row, arena, out)
                : WEFT_ERROR(WEFT_INTERNAL, "a family of models names model.%s, which is no key",
                             key);
@@ -65,7 +56,8 @@ static weft_status value_for_python(const weft_config *config, const char *key, 
                                     const char **out)
 {
     WEFT_TRY(value_of(config, key, arena, out));
-    const bool is_real = row_of(key)->type == WEFT_OPTION_DOUBLE;
+    const bool is_real =
+        weft_key_find(weft_model_rows, weft_num_model_rows, key)->type == WEFT_OPTION_DOUBLE;
     return is_real && !strpbrk(*out, ".eE") ? weft_arena_printf(arena, out, "%s.0", *out) : WEFT_OK;
 }
 

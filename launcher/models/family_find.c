@@ -38,7 +38,7 @@ static weft_status count_difference(void *context, const char *section, const we
     if (!weft_family_has_function(section, row))
         return WEFT_OK;
     if (row->idle)
-        WEFT_TRY(weft_options_reason(sections, count, row->idle, d->arena, &idle));
+        WEFT_TRY(weft_options_reason(sections, count, "", row->idle, d->arena, &idle));
     if (idle || d->count++ > 0)
         return WEFT_OK;
     d->key = row->key;

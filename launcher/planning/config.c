@@ -38,13 +38,19 @@ static size_t find_override(const weft_config_source *source, const char *path)
     return source->num_set;
 }
 
-/* --mesh replaces the sizes of section "parallel", whatever it names. */
+/* The row of "parallel.KEY" that the mesh owns; NULL: none. */
+static const weft_key *row_of(const char *path)
+{
+    return strncmp(path, "parallel.", 9) == 0
+               ? weft_key_find(weft_parallel_rows, weft_num_parallel_rows, path + 9)
+               : NULL;
+}
+
+/* --mesh replaces the mesh's sizes, whatever it names. */
 static bool is_mesh_size(const char *path)
 {
-    static const char section[] = "parallel.", end[] = "_parallel_size";
-    size_t bytes = strlen(path);
-    return strncmp(path, section, sizeof section - 1) == 0 && bytes > sizeof end - 1 &&
-           strcmp(path + bytes - (sizeof end - 1), end) == 0;
+    const weft_key *row = row_of(path);
+    return row && row->resume == WEFT_RESUME_SIZE;
 }
 
 /* The record of this thread, with the place that `key` was given at before it. `blame`: the --set
@@ -107,26 +113,6 @@ static weft_status check_blocks(const weft_config *c)
                           (long long)each, weft_fits_text(&near, text));
 }
 
-static weft_status check_bad_steps(const weft_config *c)
-{
-    const weft_reliability_options *r = &c->reliability;
-    if (r->loss_spike_factor != 0 && r->loss_spike_factor <= 1)
-        return WEFT_KEY_ERROR("reliability.loss_spike_factor",
-                              "%g: a loss above its mean is no spike yet; 0 for none, or above 1",
-                              r->loss_spike_factor);
-    if (r->straggler_factor != 0 && r->straggler_factor <= 1)
-        return WEFT_KEY_ERROR("reliability.straggler_factor",
-                              "%g: half of all ranks take as long; 0 for none, or above 1",
-                              r->straggler_factor);
-    if (r->on_bad_step == WEFT_BAD_STEP_REWIND &&
-        (c->checkpoint.no_save || c->checkpoint.save_interval == 0))
-        return WEFT_KEY_ERROR("reliability.on_bad_step",
-                              "rewind needs checkpoints to go back to: %s",
-                              c->checkpoint.no_save ? "checkpoint.no_save has none written"
-                                                    : "set checkpoint.save_interval");
-    return WEFT_OK;
-}
-
 /* node_exporter reads *.prom alone. */
 static weft_status check_log(const weft_config *c)
 {
@@ -166,6 +152,29 @@ static weft_status check_data(const weft_config *c, bool no_data, weft_arena *ar
     return WEFT_OK;
 }
 
+/* What keys' rows refuse. */
+static weft_status check_rows(const weft_config *c, weft_arena *arena)
+{
+    weft_config copy = *c;
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    const size_t count = weft_config_sections(&copy, sections);
+    for (size_t s = 0; s < count; s++)
+        for (size_t i = 0; i < sections[s].num_rows; i++) {
+            const weft_key *row = &sections[s].rows[i];
+            const char *why, *value;
+            char key[WEFT_ERROR_KEY_BYTES];
+            snprintf(key, sizeof key, "%s.%s", sections[s].name, row->key);
+            WEFT_TRY(weft_options_reason(sections, count, key, row->refused, arena, &why));
+            if (!why)
+                continue;
+            WEFT_TRY(weft_option_text(&sections[s], row, arena, &value));
+            const int quote = *value == '"';
+            return WEFT_KEY_ERROR(key, "%.*s %s", (int)strlen(value) - 2 * quote, value + quote,
+                                  why);
+        }
+    return WEFT_OK;
+}
+
 static weft_status check_train(const weft_config *c, bool no_data, weft_arena *arena)
 {
     const weft_train_options *t = &c->train;
@@ -175,26 +184,10 @@ static weft_status check_train(const weft_config *c, bool no_data, weft_arena *a
     if (t->min_loss_scale > t->initial_loss_scale)
         return WEFT_KEY_ERROR("train.min_loss_scale", "%g is above initial_loss_scale %g",
                               t->min_loss_scale, t->initial_loss_scale);
-    if (c->checkpoint.keep_latest_k == 0)
-        return WEFT_KEY_ERROR("checkpoint.keep_latest_k",
-                              "0 would keep no checkpoint; 1 keeps the newest, -1 all");
-    if (c->checkpoint.peer_copies > 0 && (!c->checkpoint.async_save || c->checkpoint.no_save))
-        return WEFT_KEY_ERROR("checkpoint.peer_copies",
-                              "%" PRId64 ": copies take checkpoint.async_save",
-                              c->checkpoint.peer_copies);
     if (t->min_lr > t->lr)
         return WEFT_KEY_ERROR("train.min_lr", "%g is above lr %g", t->min_lr, t->lr);
     WEFT_TRY(check_batch(c, 0));
-    if (t->rampup_batch_size.count > 0 && c->schedule.pipeline_schedule_file[0])
-        return WEFT_KEY_ERROR("train.rampup_batch_size",
-                              "the order of parallel.pipeline_schedule_file is one of "
-                              "global_batch_size alone; leave one out");
-    WEFT_TRY(check_bad_steps(c));
-    if (c->parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS &&
-        !c->data.reset_attention_mask)
-        return WEFT_KEY_ERROR("parallel.context_parallel_load_balancer",
-                              "documents needs data.reset_attention_mask; without it head_tail is "
-                              "even");
+    WEFT_TRY(check_rows(c, arena));
     WEFT_TRY(check_log(c));
     return check_data(c, no_data, arena);
 }
@@ -209,15 +202,15 @@ bool weft_config_is_set(const weft_config_source *source, const char *key)
     return find_override(source, key) < source->num_set;
 }
 
-/* Whether --mesh has the axis, such as "zero=", which stands for two keys. */
-static bool mesh_names(const weft_config_source *source, const char *axis)
+bool weft_config_mesh_names(const weft_config_source *source, const char *alias)
 {
-    const char *at = source->mesh;
-    while (at && strncmp(at, axis, strlen(axis)) != 0) {
-        at = strchr(at, ',');
-        at = at ? at + 1 : NULL;
+    const size_t bytes = strlen(alias);
+    for (const char *at = source->mesh; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, alias, bytes) == 0 && at[bytes] == '=')
+            return true;
     }
-    return at != NULL;
+    return false;
 }
 
 /* A file's layout is of the file's stages: a mesh of others that replaces it takes it away, unless
@@ -225,28 +218,23 @@ static bool mesh_names(const weft_config_source *source, const char *axis)
 static void forget_layout(const weft_config_source *source, const weft_parallel_options *file,
                           weft_parallel_options *p)
 {
-    const char *const text = "parallel.pipeline_model_parallel_layout";
-    const struct {
-        const char *key;
-        int64_t before, *now;
-    } numbers[] = {
-        {"parallel.num_virtual_stages_per_pipeline_rank",
-         file->num_virtual_stages_per_pipeline_rank, &p->num_virtual_stages_per_pipeline_rank},
-        {"parallel.num_layers_per_virtual_pipeline_stage",
-         file->num_layers_per_virtual_pipeline_stage, &p->num_layers_per_virtual_pipeline_stage},
-        {"parallel.decoder_first_pipeline_num_layers", file->decoder_first_pipeline_num_layers,
-         &p->decoder_first_pipeline_num_layers},
-        {"parallel.decoder_last_pipeline_num_layers", file->decoder_last_pipeline_num_layers,
-         &p->decoder_last_pipeline_num_layers},
-    };
+    static const char text[] = "parallel.pipeline_model_parallel_layout";
+    static const char *const numbers[] = {"parallel.num_virtual_stages_per_pipeline_rank",
+                                          "parallel.num_layers_per_virtual_pipeline_stage",
+                                          "parallel.decoder_first_pipeline_num_layers",
+                                          "parallel.decoder_last_pipeline_num_layers"};
     const bool is_written = file->pipeline_model_parallel_layout[0] &&
                             strcmp(file->pipeline_model_parallel_layout, "auto") != 0;
     if (is_written && p->pipeline_model_parallel_layout == file->pipeline_model_parallel_layout &&
         !weft_config_is_set(source, text))
         p->pipeline_model_parallel_layout = "";
-    for (size_t i = mesh_names(source, "vp="); i < sizeof numbers / sizeof *numbers; i++)
-        if (*numbers[i].now == numbers[i].before && !weft_config_is_set(source, numbers[i].key))
-            *numbers[i].now = 0;
+    for (int i = weft_config_mesh_names(source, "vp"); i < 4; i++) {
+        const size_t offset = row_of(numbers[i])->offset;
+        int64_t *now = (int64_t *)((char *)p + offset);
+        if (*now == *(const int64_t *)((const char *)file + offset) &&
+            !weft_config_is_set(source, numbers[i]))
+            *now = 0;
+    }
 }
 
 /* Who says it: 2 the command, 1 the file, 0 nobody. */
@@ -267,7 +255,7 @@ static weft_status settle_sharding(weft_config *c, const weft_config_source *sou
                                        "parallel.use_distributed_optimizer"};
     weft_parallel_options *p = &c->parallel;
     const bool shards = weft_parallel_sharding(p) != WEFT_NO_SHARD;
-    for (int i = 0; mesh_names(source, "zero=") && i < 2; i++)
+    for (int i = 0; weft_config_mesh_names(source, "zero") && i < 2; i++)
         if (weft_config_is_set(source, keys[i]))
             return WEFT_KEY_ERROR(keys[i], "given by --set and by --mesh %s", source->mesh);
     if (shards == p->use_distributed_optimizer)
@@ -294,7 +282,8 @@ static weft_status settle_order(weft_config *c, const weft_config_source *source
 {
     static const char *const keys[] = {"parallel.pipeline_schedule",
                                        "parallel.pipeline_schedule_file"};
-    const int kind = mesh_names(source, "schedule=") ? 2 : given_by(source, text, keys[0]),
+    const int kind =
+                  weft_config_mesh_names(source, "schedule") ? 2 : given_by(source, text, keys[0]),
               file = given_by(source, text, keys[1]);
     size_t bytes;
     char *order;
@@ -372,11 +361,10 @@ static weft_status refuse_layer(const weft_config *c, const char *name, int laye
     weft_model_options model = c->model;
     const weft_option_section section = {"model", weft_model_rows, weft_num_model_rows, &model, ""};
     char key[WEFT_ERROR_KEY_BYTES];
-    const char *value = "";
+    const char *value;
     snprintf(key, sizeof key, "model.%s", name);
-    for (size_t i = 0; i < weft_num_model_rows; i++)
-        if (strcmp(weft_model_rows[i].key, name) == 0)
-            WEFT_TRY(weft_option_text(&section, &weft_model_rows[i], arena, &value));
+    WEFT_TRY(weft_option_text(&section, weft_key_find(weft_model_rows, weft_num_model_rows, name),
+                              arena, &value));
     return WEFT_KEY_ERROR(key,
                           "%.40s describes another layer %d than model.family %s has; family null "
                           "would leave all layers to the keys",
@@ -405,19 +393,19 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
                            weft_arena *arena)
 {
     const weft_parallel_options file = c->parallel;
-    static const char *const sizes[] = {
-        "parallel.tensor_model_parallel_size",  "parallel.pipeline_model_parallel_size",
-        "parallel.context_parallel_size",       "parallel.expert_model_parallel_size",
-        "parallel.expert_tensor_parallel_size", "parallel.data_parallel_size"};
-    for (size_t i = 0; source->mesh && i < sizeof sizes / sizeof *sizes; i++)
-        if (weft_config_is_set(source, sizes[i])) /* a mesh has all of them */
-            return WEFT_KEY_ERROR(sizes[i], "given by --set and by --mesh %s", source->mesh);
+    for (size_t i = 0; source->mesh && i < weft_num_parallel_rows; i++) {
+        char key[WEFT_ERROR_KEY_BYTES];
+        snprintf(key, sizeof key, "parallel.%s", weft_parallel_rows[i].key);
+        if (is_mesh_size(key) && weft_config_is_set(source, key)) /* a mesh has all of them */
+            return WEFT_KEY_ERROR(key, "given by --set and by --mesh %s", source->mesh);
+    }
     if (source->mesh)
         WEFT_TRY(weft_mesh_apply_alias(source->mesh, arena, &c->parallel,
                                        &(weft_option_section){.rows = weft_schedule_rows,
                                                               .num_rows = weft_num_schedule_rows,
                                                               .target = &c->schedule}));
-    if (source->mesh && file.expert_model_parallel_size > 1 && !mesh_names(source, "ep="))
+    if (source->mesh && file.expert_model_parallel_size > 1 &&
+        !weft_config_mesh_names(source, "ep"))
         c->dropped_ep = file.expert_model_parallel_size;
     if (source->forward_only)
         drop_schedule(&c->schedule);
@@ -630,18 +618,6 @@ weft_status weft_config_load(const weft_config_source *source, weft_arena *arena
 /* What the device cannot do, whichever one it will be. */
 static weft_status check_device(const weft_config *c)
 {
-    const struct {
-        const char *key;
-        double rate;
-        const char *unit, *most;
-    } rates[] = {{"device.pace", c->device.pace, "FLOP/s", "1e+18"},
-                 {"device.peak_flops", c->device.peak_flops, "FLOP/s", "1e+18"},
-                 {"device.pace_link", c->device.pace_link, "bytes/s", "1e+14"},
-                 {"device.pace_file", c->device.pace_file, "bytes/s", "1e+14"}};
-    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
-        if (rates[i].rate > 0 && rates[i].rate < 1e6)
-            return WEFT_KEY_ERROR(rates[i].key, "%g %s is out of range: 0, or 1e+06 to %s",
-                                  rates[i].rate, rates[i].unit, rates[i].most);
     if (c->train.precision == WEFT_PRECISION_FP16 && c->device.kind == WEFT_DEVICE_KIND_CPU)
         return WEFT_KEY_ERROR("train.precision",
                               "fp16 needs device.kind \"cuda\"; the CPU has fp32 and bf16");
@@ -839,7 +815,7 @@ static weft_status add_key(void *context, const char *section, const weft_key *r
     telling *t = context;
     const char *why;
     (void)before, (void)after;
-    WEFT_TRY(weft_options_reason(t->sections, t->num_sections, row->idle, &t->arena, &why));
+    WEFT_TRY(weft_options_reason(t->sections, t->num_sections, "", row->idle, &t->arena, &why));
     if (!why || (t->config->planned_on && strcmp(row->key, "cluster") == 0)) /* plans read it */
         return WEFT_OK;
     if (strcmp(why, t->why) != 0)

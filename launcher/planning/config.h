@@ -244,6 +244,8 @@ weft_status weft_application_take(const weft_application *given,
                                   weft_application *out) WEFT_CHECKED;
 /* Whether --set has the key ("section.key"), with its section or without. */
 bool weft_config_is_set(const weft_config_source *source, const char *key);
+/* Whether --mesh has the axis, such as "zero", which stands for two keys. */
+bool weft_config_mesh_names(const weft_config_source *source, const char *alias);
 /* data.split as weights of train, valid and test; train's is above 0. */
 weft_status weft_config_split(const weft_config *config, double out[3]) WEFT_CHECKED;
 /* Where the error record is WEFT_CONFIG and has a key (train.lr): puts the place that gave the key

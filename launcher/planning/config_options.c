@@ -11,6 +11,12 @@
 #include "launcher/planning/families.h"
 #include "layers/model/model.h"
 
+#define NO_SAVE "checkpoint.no_save is true"
+#define REWIND                                                                                     \
+    "needs checkpoints to go back to: checkpoint.save_interval, and no checkpoint.no_save (is "    \
+    "rewind and "
+#define ABOVE_1 .refused = "is out of range: 0, or above 1 (is not 0 and is at most 1)"
+
 #define T weft_reliability_options
 #define LIMIT(field, value, ...) RANGE(FREE, field, value, 1, 1e6, "s", __VA_ARGS__)
 
@@ -31,14 +37,16 @@ static const weft_key reliability_rows[] = {
         "wait so long before, and twice as long where a start came no further than before"),
     CHOICE(
         FREE, on_bad_step, "\"stop\"", "stop|skip|rewind",
-        "a loss or gradient not finite, or a spike: stop, skip its batch, or go back and pass it"),
+        "a loss or gradient not finite, or a spike: stop, skip its batch, or go back and pass it",
+        .refused = REWIND NO_SAVE "); " REWIND "checkpoint.save_interval is 0)"),
     INT(FREE, max_bad_steps, "10", 1, "steps", "with skip and rewind: as many as a run may have"),
-    REAL(
-        FREE, loss_spike_factor, "0", 0, 1e6,
-        "a loss above so many times its running mean makes a bad step; 0: none does, else above 1"),
+    REAL(FREE, loss_spike_factor, "0", 0, 1e6,
+         "a loss above so many times its running mean makes a bad step; 0: none does, else above 1",
+         ABOVE_1),
     REAL(FREE, straggler_factor, "1.5", 0, 1e6,
          "name a rank, or a node's link, that takes so many times as long as others; 0: none, else "
-         "above 1"),
+         "above 1",
+         ABOVE_1),
     INT(FREE, straggler_steps, "50", 1, "steps", "for so many steps without a break"),
     INT(FREE, replica_check_interval, "0", 0, "steps",
         "compare hashes of what ranks hold alike so often; 0: never"),
@@ -53,16 +61,13 @@ static const weft_key reliability_rows[] = {
 
 double weft_reliability_default_factor(void)
 {
-    size_t row = 0;
-    while (strcmp(reliability_rows[row].key, "straggler_factor") != 0)
-        row++;
-    return strtod(reliability_rows[row].initial, NULL);
+    const size_t count = sizeof reliability_rows / sizeof *reliability_rows;
+    return strtod(weft_key_find(reliability_rows, count, "straggler_factor")->initial, NULL);
 }
 
 #define RECOMPUTE(granularity) "train.recompute_granularity is " granularity
 #define NOT_FP16 "train.precision is not fp16"
 #define NOT_MUON "train.optimizer is adam"
-#define NO_SAVE "checkpoint.no_save is true"
 #define GPU "device.kind is cuda"
 
 #define T weft_train_options
@@ -71,7 +76,10 @@ static const weft_key train_rows[] = {
           SEARCHED(MICRO_BATCH)),
     RANGE(STEP, global_batch_size, "8", 1, 1e7, "samples", "samples a step, over all ranks"),
     ROW(STEP, "rampup_batch_size", rampup_batch_size, INT_LIST, "[]", 1, 1e11, NULL,
-        "[start, increment, samples]: the batch grows by steps, until so many samples are done"),
+        "[start, increment, samples]: the batch grows by steps, until so many samples are done",
+        .refused = "does not go with parallel.pipeline_schedule_file, whose order is one of "
+                   "global_batch_size alone (is not [] and "
+                   "parallel.pipeline_schedule_file is given)"),
     FLAG(STEP, calculate_per_token_loss, "false",
          "with masked labels: the mean over a global batch's others, not over each micro-batch's",
          .idle = "data.eod_mask_loss, label_mask are false"),
@@ -169,6 +177,7 @@ static const weft_key data_rows[] = {
          "hash of tokens and tokenizer: filled at the start, compared by --resume"),
 };
 #undef T
+#define COPIES "needs checkpoint.async_save (is not 0 and "
 #define T weft_checkpoint_options
 static const weft_key checkpoint_rows[] = {
     TEXT(FREE, load, NULL, "checkpoint to start from, of any mesh; in a file, as seen from there"),
@@ -183,13 +192,15 @@ static const weft_key checkpoint_rows[] = {
            "what an asynchronous save does while the one before is still under way",
            .idle = "checkpoint.async_save is false"),
     INT(FREE, peer_copies, "0", 0, "copies",
-        "of each rank's state in other nodes' memory, so that a lost node resumes from it"),
+        "of each rank's state in other nodes' memory, so that a lost node resumes from it",
+        .refused = COPIES "checkpoint.async_save is false); " COPIES NO_SAVE ")"),
     INT(FREE, peer_interval, "10", 1, "steps", "steps between such copies",
         .idle = "checkpoint.peer_copies is 0"),
     TEXT(FREE, peer_path, "\"/dev/shm\"", "folder in each node's own memory, for such copies",
          .idle = "checkpoint.peer_copies is 0"),
     INT(FREE, keep_latest_k, "-1", -1, "checkpoints",
-        "that stay when a new one stands, that one among them; -1: all", .idle = NO_SAVE),
+        "that stay when a new one stands, that one among them; -1: all", .idle = NO_SAVE,
+        .refused = "would keep no checkpoint: 1 keeps the newest, -1 all (is 0)"),
     INT(FREE, save_retain_interval, "0", 0, "steps",
         "checkpoints of its multiples stay beside the latest ones; 0: none",
         .idle = NO_SAVE "; checkpoint.keep_latest_k is -1"),
@@ -197,6 +208,7 @@ static const weft_key checkpoint_rows[] = {
         "damaged ones that --resume passes over at most, to go on from the one before"),
 };
 #undef T
+#define RATE(most) .refused = "is out of range: 0, or 1e+06 to " most " (is not 0 and is below 1e6)"
 #define T weft_device_options
 static const weft_key device_rows[] = {
     CHOICE(STEP, kind, "\"cpu\"", "cpu|cuda",
@@ -213,9 +225,9 @@ static const weft_key device_rows[] = {
          "bind ranks to the NUMA nodes of their GPUs, or on the cpu to their parts of the "
          "machine's"),
     ROW(FREE, "peak_flops", peak_flops, DOUBLE, "0", 0, 1e18, "FLOP/s",
-        "peak of a rank, 1e6 or more, for MFU; 0: measured"),
+        "peak of a rank, 1e6 or more, for MFU; 0: measured", RATE("1e+18 FLOP/s")),
     ROW(STEP, "pace", pace, DOUBLE, "0", 0, 1e18, "FLOP/s",
-        "cpu: of an emulated accelerator, 1e6 or more; 0: none",
+        "cpu: of an emulated accelerator, 1e6 or more; 0: none", RATE("1e+18 FLOP/s"),
         .idle = GPU
         "; model.num_experts is 0 (model.num_experts is 0 and device.pace_work is experts)"),
     CHOICE(STEP, pace_work, "\"experts\"", "experts|all",
@@ -223,10 +235,10 @@ static const weft_key device_rows[] = {
            .idle = GPU "; device.pace is 0"),
     ROW(STEP, "pace_link", pace_link, DOUBLE, "0", 0, 1e14, "bytes/s",
         "cpu: each way, between an emulated accelerator and host memory, 1e6 or more; 0: no pace",
-        .idle = GPU),
+        RATE("1e+14 bytes/s"), .idle = GPU),
     ROW(STEP, "pace_file", pace_file, DOUBLE, "0", 0, 1e14, "bytes/s",
         "cpu: of a rank's experts' file, reads and writes in turn, 1e6 or more; 0: no pace",
-        .idle = NO_FILE "; " GPU),
+        RATE("1e+14 bytes/s"), .idle = NO_FILE "; " GPU),
 };
 #undef T
 #define T weft_log_options
@@ -268,18 +280,10 @@ static size_t join(weft_key out[MAX_PARALLEL_ROWS])
 /* What an application's rows say; other columns are not theirs. */
 static size_t adopt(const weft_application *own, weft_key out[WEFT_MAX_OWN_ROWS])
 {
-    for (size_t i = 0; i < own->num_rows; i++) {
-        const weft_option_row *row = &own->rows[i];
-        out[i] = (weft_key){.key = row->key,
-                            .type = row->type,
-                            .offset = row->offset,
-                            .initial = row->initial,
-                            .min = row->min,
-                            .max = row->max,
-                            .choices = row->choices,
-                            .unit = row->unit,
-                            .help = row->help};
-    }
+    _Static_assert(offsetof(weft_key, resume) == sizeof(weft_option_row), "they begin alike");
+    memset(out, 0, own->num_rows * sizeof *out);
+    for (size_t i = 0; i < own->num_rows; i++)
+        memcpy(&out[i], &own->rows[i], sizeof own->rows[i]);
     return own->num_rows;
 }
 

@@ -343,23 +343,15 @@ weft_status weft_run_check_decay(const weft_config *config, const weft_config_so
                           (long long)t->train_iters);
 }
 
-static bool is_name(const weft_config_source *source, const char *name, weft_arena *arena,
-                    weft_status *status)
+static bool is_name(const weft_config_source *source, const char *name)
 {
     weft_config config = {.application = source->application};
     weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
-    size_t count = weft_config_sections(&config, sections);
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(name, sections[i].name) == 0)
-            return true;
-        for (size_t j = 0; j < sections[i].num_rows; j++) {
-            const char *key;
-            *status =
-                weft_arena_printf(arena, &key, "%s.%s", sections[i].name, sections[i].rows[j].key);
-            if (*status != WEFT_OK || strcmp(name, key) == 0)
-                return true;
-        }
-    }
+    const size_t count = weft_config_sections(&config, sections), bytes = strcspn(name, ".");
+    for (size_t i = 0; i < count; i++)
+        if (strlen(sections[i].name) == bytes && strncmp(name, sections[i].name, bytes) == 0)
+            return !name[bytes] ||
+                   weft_key_find(sections[i].rows, sections[i].num_rows, name + bytes + 1);
     return false;
 }
 
@@ -371,7 +363,7 @@ weft_status weft_run_check_allowed(const weft_config_source *source)
         size_t bytes = strcspn(at, ",");
         const char *name;
         status = weft_arena_printf(&arena, &name, "%.*s", (int)bytes, at);
-        if (status == WEFT_OK && !is_name(source, name, &arena, &status))
+        if (status == WEFT_OK && !is_name(source, name))
             status = WEFT_ERROR(WEFT_CONFIG,
                                 "--allow-change %s: not a key of the config such as train.seed, "
                                 "nor a section such as data",

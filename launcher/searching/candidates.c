@@ -34,18 +34,6 @@ _Static_assert(NUM_FORMS <= (int)WEFT_MAX_FORMS, "of a space");
 
 /* --- what is held -------------------------------------------------------------------------- */
 
-static bool names_alias(const char *mesh, const char *alias)
-{
-    const size_t bytes = strlen(alias);
-    for (const char *at = mesh; at;) {
-        if (strncmp(at, alias, bytes) == 0 && at[bytes] == '=')
-            return true;
-        at = strchr(at, ',');
-        at = at ? at + 1 : NULL;
-    }
-    return false;
-}
-
 static unsigned find_held(const weft_config_source *source, weft_config *config)
 {
     unsigned held = 0;
@@ -56,7 +44,7 @@ static unsigned find_held(const weft_config_source *source, weft_config *config)
         for (size_t i = 0; i < sections[s].num_rows; i++) {
             const weft_key *row = &sections[s].rows[i];
             snprintf(key, sizeof key, "%s.%s", sections[s].name, row->key);
-            if (row->searched && ((row->alias && names_alias(source->mesh, row->alias)) ||
+            if (row->searched && ((row->alias && weft_config_mesh_names(source, row->alias)) ||
                                   weft_config_is_set(source, key)))
                 held |= 1u << row->searched;
         }

@@ -25,7 +25,10 @@ const weft_key weft_parallel_rows[] = {
           "cp: each sequence split over this many ranks", .alias = "cp", SEARCHED(CP)),
     CHOICE(STEP, context_parallel_load_balancer, "\"head_tail\"", "head_tail|documents",
            "how cp cuts: the sequence's head and tail together; by the work of packed documents",
-           .idle = NO_CONTEXT),
+           .idle = NO_CONTEXT,
+           .refused = "needs data.reset_attention_mask, without which head_tail is even "
+                      "(is documents and "
+                      "data.reset_attention_mask is false)"),
     RANGE(SIZE, expert_model_parallel_size, "0", 0, MAX_SIZE, "ranks",
           "ep: experts split over this many ranks; 0: tp with expert_binding tp, else 1",
           .alias = "ep", SEARCHED(EP)),
@@ -96,46 +99,6 @@ weft_sharding weft_parallel_sharding(const weft_parallel_options *options)
                         : (weft_sharding)options->use_distributed_optimizer;
 }
 
-static weft_status parse_size(const weft_key *row, const char *name, const char *value,
-                              int64_t *out)
-{
-    char *end = NULL;
-    long long number = *value >= '0' && *value <= '9' ? strtoll(value, &end, 10) : -1;
-    if (!end || *end || number < (long long)row->min || number > (long long)row->max)
-        return WEFT_ERROR(WEFT_CONFIG, "--mesh %s=%s: %s is a whole number from %d to %d", name,
-                          value, row->key, (int)row->min, (int)row->max);
-    *out = number;
-    return WEFT_OK;
-}
-
-/* As in a file, or as a digit. */
-static weft_status parse_flag(const weft_key *row, const char *name, const char *value, bool *out)
-{
-    const bool is_on = strcmp(value, "1") == 0 || strcmp(value, "true") == 0;
-    if (!is_on && strcmp(value, "0") != 0 && strcmp(value, "false") != 0)
-        return WEFT_ERROR(WEFT_CONFIG, "--mesh %s=%s: %s is true, false, 1 or 0", name, value,
-                          row->key);
-    *out = is_on;
-    return WEFT_OK;
-}
-
-static weft_status parse_choice(const weft_key *row, const char *name, const char *value, int *out)
-{
-    const char *choice = row->choices;
-    for (int index = 0;; index++) {
-        size_t length = strcspn(choice, "|");
-        if (strlen(value) == length && !strncmp(choice, value, length)) {
-            *out = index;
-            return WEFT_OK;
-        }
-        if (!choice[length])
-            break;
-        choice += length + 1;
-    }
-    return WEFT_ERROR(WEFT_CONFIG, "--mesh %s=%s: %s is one of %s", name, value, row->key,
-                      row->choices);
-}
-
 /* ZeRO's stage stands for both keys. */
 static weft_status apply_zero(const char *value, weft_parallel_options *options)
 {
@@ -147,22 +110,6 @@ static weft_status apply_zero(const char *value, weft_parallel_options *options)
     options->data_parallel_sharding_strategy = 1 + (value[0] - '0');
     options->use_distributed_optimizer = value[0] > '0';
     return WEFT_OK;
-}
-
-static weft_status apply(const weft_key *row, const char *name, const char *value, void *target)
-{
-    void *field = (char *)target + row->offset;
-    switch (row->type) {
-    case WEFT_OPTION_INT:
-        return parse_size(row, name, value, field);
-    case WEFT_OPTION_CHOICE:
-        return parse_choice(row, name, value, field);
-    case WEFT_OPTION_BOOL:
-        return parse_flag(row, name, value, field);
-    default: /* order, layout: checked with the rest of the mesh */
-        *(const char **)field = value;
-        return WEFT_OK;
-    }
 }
 
 /* The comma behind an item; NULL: it is the last. A layout's own commas stand before no name. */
@@ -204,10 +151,10 @@ static weft_status refuse_name(const char *item, bool knows_schedule, const char
 
 /* Applies one "name=value", which it may write into. more: NULL, or other rows. */
 static weft_status apply_item(char *item, given *g, const weft_option_section *own,
-                              const weft_option_section *more)
+                              const weft_option_section *more, weft_arena *arena)
 {
     const weft_option_section *const sections[] = {own, more};
-    const char *names[MAX_ALIASES];
+    const char *names[MAX_ALIASES], *words;
     const weft_key *row = NULL;
     void *target = NULL;
     size_t count = 0;
@@ -231,7 +178,10 @@ static weft_status apply_item(char *item, given *g, const weft_option_section *o
     if (is_given(g, item))
         return WEFT_ERROR(WEFT_CONFIG, "--mesh %s: given twice", item);
     g->rows[g->count++] = row;
-    return strcmp(item, "zero") == 0 ? apply_zero(value, target) : apply(row, item, value, target);
+    if (strcmp(item, "zero") == 0)
+        return apply_zero(value, target);
+    WEFT_TRY(weft_arena_printf(arena, &words, "--mesh %s=%s", item, value));
+    return weft_option_read(row, words, value, (char *)target + row->offset, arena);
 }
 
 weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
@@ -252,7 +202,7 @@ weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
         char *comma = end_of_item(item);
         if (comma)
             *comma = '\0';
-        WEFT_TRY(apply_item(item, &g, &own, more));
+        WEFT_TRY(apply_item(item, &g, &own, more, arena));
         item = comma ? comma + 1 : NULL;
     }
     /* A file's sequence_parallel belongs to the file's tp: it must not make tp=1 impossible. */

@@ -68,12 +68,12 @@ static const mistake mistakes_in_files[] = {
     {"{\"model\": {\"bananas\": 3}}", "run.json:1:12: model.bananas: unknown key"},
     {"{\"train\": {\"lr\": 1,\n /* c */ \"lr\": 1}}",
      "run.json:2:10: train.lr: given twice; first at line 1, column 12"},
-    {"{\"model\": {\"num_layers\": \"x\"}}",
-     "run.json:1:26: model.num_layers: expected an integer, got a string \"x\""},
+    {"{\"model\": {\"num_layers\": \"x\"}}", "run.json:1:26: model.num_layers: expected an integer "
+                                             "of 1 to 1000 layers, got a string \"x\""},
     {"{\"model\": {\"num_layers\": 1.5}}",
-     "run.json:1:26: model.num_layers: expected an integer, got 1.5"},
+     "run.json:1:26: model.num_layers: expected an integer of 1 to 1000 layers, got 1.5"},
     {"{\"model\": {\"num_layers\": true}}",
-     "run.json:1:26: model.num_layers: expected an integer, got true"},
+     "run.json:1:26: model.num_layers: expected an integer of 1 to 1000 layers, got true"},
     {"{\"model\": {\"num_layers\": null}}",
      "run.json:1:26: model.num_layers: expected a value (its default is not null), got null"},
     {"{\"model\": {\"num_layers\": 0}}",
@@ -90,11 +90,11 @@ static const mistake mistakes_in_files[] = {
     {"{\"train\": {\"lr\": 1e999}}",
      "run.json:1:18: train.lr: expected a number that a double can hold, got 1e999"},
     {"{\"train\": {\"lr\": \"0.1\"}}",
-     "run.json:1:18: train.lr: expected a number, got a string \"0.1\""},
+     "run.json:1:18: train.lr: expected a number of 0 to 10, got a string \"0.1\""},
     {"{\"train\": {\"lr\": 11}}", "run.json:1:18: train.lr: 11 is out of range: 0 to 10"},
     {"{\"model\": {\"swiglu\": 1}}", "run.json:1:22: model.swiglu: expected true or false, got 1"},
-    {"{\"model\": {\"num_layers\": \"8\"}}",
-     "run.json:1:26: model.num_layers: expected an integer, got a string \"8\""},
+    {"{\"model\": {\"num_layers\": \"8\"}}", "run.json:1:26: model.num_layers: expected an integer "
+                                             "of 1 to 1000 layers, got a string \"8\""},
     {"{\"train\": {\"seed\": \"9007199254740992\"}}",
      "run.json:1:20: train.seed: expected an integer, got a string \"9007199254740992\""},
     {"{\"train\": {\"name\": 5}}", "run.json:1:20: train.name: expected a string, got 5"},
@@ -103,8 +103,8 @@ static const mistake mistakes_in_files[] = {
     {"{\"model\": {\"position\": 1}}",
      "run.json:1:24: model.position: expected learned, rope or none, got 1"},
     {"{\"model\": {\"layer_freq\": [1, \"a\"]}}",
-     "run.json:1:30: model.layer_freq: expected an integer or an array of integers, got a string "
-     "\"a\""},
+     "run.json:1:30: model.layer_freq: expected an integer or an array of integers of 0 to 64, "
+     "got a string \"a\""},
     {"{\"model\": {\"layer_freq\": [1, 65]}}",
      "run.json:1:30: model.layer_freq: 65 is out of range: 0 to 64"},
     {"{\"train\": {\"blend\": 3}}",
@@ -113,7 +113,7 @@ static const mistake mistakes_in_files[] = {
      "run.json:1:27: train.blend: expected strings and numbers, got an object"},
     /* Columns count characters, not bytes, and a byte order mark is neither. */
     {"\xef\xbb\xbf{\"train\": {\"name\": \"\xc3\xa9\", \"lr\": \"a\"}}",
-     "run.json:1:31: train.lr: expected a number, got a string \"a\""},
+     "run.json:1:31: train.lr: expected a number of 0 to 10, got a string \"a\""},
 };
 
 static const mistake mistakes_in_overrides[] = {
@@ -123,22 +123,27 @@ static const mistake mistakes_in_overrides[] = {
     {"modell.num_layers=8", "--set modell.num_layers=8: unknown section; did you mean model?"},
     {"num_layers", "--set num_layers: expected key=value"},
     {"=3", "--set =3: expected key=value"},
-    {"num_layers=", "--set num_layers=: expected an integer, got a string \"\""},
-    {"num_layers=two", "--set num_layers=two: expected an integer, got a string \"two\""},
+    {"num_layers=", "--set num_layers=: expected an integer of 1 to 1000 layers, got \"\""},
+    {"num_layers=two",
+     "--set num_layers=two: expected an integer of 1 to 1000 layers, got \"two\""},
     {"num_layers=0", "--set num_layers=0: 0 is out of range: 1 to 1000 layers"},
-    {"swiglu=yes", "--set swiglu=yes: expected true or false, got a string \"yes\""},
+    {"swiglu=yes", "--set swiglu=yes: expected true or false, got \"yes\""},
     {"position=rop",
      "--set position=rop: expected learned, rope or none, got \"rop\"; did you mean rope?"},
-    {"num_steps=-2k", "--set num_steps=-2k: expected an integer, also with k, M, B or T (powers of "
-                      "1000), got a string \"-2k\""},
-    {"num_steps=.5k", "--set num_steps=.5k: expected an integer, also with k, M, B or T (powers of "
-                      "1000), got a string \".5k\""},
-    {"num_steps=20Q", "--set num_steps=20Q: expected an integer, also with k, M, B or T (powers of "
-                      "1000), got a string \"20Q\""},
-    {"num_steps=1.5", "--set num_steps=1.5: expected an integer, got 1.5"},
-    {"num_steps=0.0001k", "--set num_steps=0.0001k: expected an integer, got a string \"0.0001k\""},
-    {"seed=20k", "--set seed=20k: expected an integer, got a string \"20k\""},
-    {"lr=\x1b[2J\n", "--set lr=?[2J?: expected a number, got a string \"\\u001b[2J\\n\""},
+    {"num_steps=-2k",
+     "--set num_steps=-2k: expected an integer of at least 0 steps, also with k, M, B or "
+     "T (powers of 1000), got \"-2k\""},
+    {"num_steps=.5k",
+     "--set num_steps=.5k: expected an integer of at least 0 steps, also with k, M, B or "
+     "T (powers of 1000), got \".5k\""},
+    {"num_steps=20Q",
+     "--set num_steps=20Q: expected an integer of at least 0 steps, also with k, M, B or "
+     "T (powers of 1000), got \"20Q\""},
+    {"num_steps=1.5", "--set num_steps=1.5: expected an integer of at least 0 steps, got 1.5"},
+    {"num_steps=0.0001k",
+     "--set num_steps=0.0001k: expected an integer of at least 0 steps, got \"0.0001k\""},
+    {"seed=20k", "--set seed=20k: expected an integer, got \"20k\""},
+    {"lr=\x1b[2J\n", "--set lr=?[2J?: expected a number of 0 to 10, got \"\\u001b[2J\\n\""},
 };
 
 static void expect_line(const mistake *m, weft_status status)
@@ -161,6 +166,138 @@ CASE(mistakes_give_one_clear_line)
         const mistake *m = &mistakes_in_overrides[i];
         expect_line(m, sample_parse(&target, &arena, "{}", m->text));
     }
+    weft_arena_release(&arena);
+}
+
+/* A row of each kind of value on the command line, and what is said of a wrong one: all of it
+ * follows from the row. */
+CASE(words_are_read_by_their_rows)
+{
+    static const char *const names[] = {"all", "some"};
+    const weft_key steps = {.key = "steps",
+                            .type = WEFT_OPTION_INT,
+                            .initial = "8",
+                            .min = 1,
+                            .max = 1000,
+                            .unit = "steps",
+                            .help = "how many"},
+                   size = {.key = "size",
+                           .type = WEFT_OPTION_INT,
+                           .initial = "0",
+                           .min = 256,
+                           .max = 68719476736.0,
+                           .unit = "bytes"},
+                   rate = {.key = "rate", .type = WEFT_OPTION_DOUBLE, .initial = "1"},
+                   form = {.key = "form",
+                           .type = WEFT_OPTION_CHOICE,
+                           .initial = "",
+                           .names = names,
+                           .num_names = 2},
+                   flag = {.key = "flag", .type = WEFT_OPTION_BOOL, .initial = "false"},
+                   name = {.key = "name", .type = WEFT_OPTION_STRING};
+    static const char suffixes[] = "k, M, G, T, P or KiB, MiB, GiB, TiB, PiB (powers of 1024), "
+                                   "kB, MB, GB, TB, PB (of 1000)";
+    char size_text[300];
+    snprintf(size_text, sizeof size_text,
+             "--x 4XB: expected an integer of 256 to 64GiB, also with %s, got \"4XB\"", suffixes);
+    const struct {
+        const weft_key *row;
+        const char *text, *fault; /* NULL: it is `value` */
+        double value;
+    } cases[] = {
+        {&steps, "7", NULL, 7},
+        {&steps, "+7", NULL, 7},
+        {&steps, "1e2", NULL, 100},
+        {&steps, "1k", NULL, 1000},
+        {&steps, "0", "--x 0: 0 is out of range: 1 to 1000 steps", 0},
+        {&steps, " 7", "--x  7: expected an integer of 1 to 1000 steps, got \" 7\"", 0},
+        {&steps, "x", "--x x: expected an integer of 1 to 1000 steps, got \"x\"", 0},
+        {&steps, "null", "--x null: expected a value (its default is not null), got null", 0},
+        {&size, "64k", NULL, 65536},
+        {&size, "1", "--x 1: 1 is out of range: 256 to 64GiB", 0},
+        {&size, "4XB", size_text, 0},
+        {&rate, ".5", NULL, 0.5},
+        {&rate, "-2e3", NULL, -2000},
+        {&rate, "nan", "--x nan: expected a number, got \"nan\"", 0},
+        {&rate, "1e999", "--x 1e999: expected a number that a double can hold, got 1e999", 0},
+        {&form, "some", NULL, 1},
+        {&form, "sone", "--x sone: expected all or some, got \"sone\"; did you mean some?", 0},
+        {&flag, "1", NULL, 1},
+        {&flag, "false", NULL, 0},
+        {&flag, "2", "--x 2: expected true or false, got 2", 0},
+    };
+    weft_arena arena = {0};
+    const char *words, *text;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        union {
+            int64_t whole;
+            double number;
+            int index;
+            bool is_on;
+        } field = {.whole = -1};
+        OK(weft_arena_printf(&arena, &words, "--x %s", cases[i].text));
+        const weft_status status =
+            weft_option_read(cases[i].row, words, cases[i].text, &field, &arena);
+        if (cases[i].fault) {
+            expect_line(&(mistake){NULL, cases[i].fault}, status);
+            assert_int_equal(field.whole, -1);
+            continue;
+        }
+        OK(status);
+        const weft_option_type type = cases[i].row->type;
+        assert_true(cases[i].value == (type == WEFT_OPTION_INT      ? (double)field.whole
+                                       : type == WEFT_OPTION_DOUBLE ? field.number
+                                       : type == WEFT_OPTION_CHOICE ? field.index
+                                                                    : field.is_on));
+    }
+    OK(weft_option_read(&name, "--x", "\"a b\"", &text, &arena)); /* as it is */
+    assert_string_equal(text, "\"a b\"");
+    weft_arena_release(&arena);
+}
+
+/* A key with bounds is one row: it is read, refused, near to a slip, explained and written by it.
+ */
+CASE(a_new_key_is_one_row)
+{
+    static const struct {
+        const char *slip, *line;
+    } slips[] = {
+        {"new.depth=0", "--set new.depth=0: 0 is out of range: 1 to 64 layers"},
+        {"new.depth=x", "--set new.depth=x: expected an integer of 1 to 64 layers, got \"x\""},
+        {"new.dept=1", "--set new.dept=1: unknown key; did you mean new.depth?"}};
+    int64_t depth;
+    const weft_key row = {.key = "depth",
+                          .type = WEFT_OPTION_INT,
+                          .initial = "8",
+                          .min = 1,
+                          .max = 64,
+                          .unit = "layers",
+                          .help = "how deep"};
+    const weft_option_section section = {"new", &row, 1, &depth, "of the test"};
+    weft_arena arena = {0};
+    char *text;
+    size_t bytes;
+    for (size_t i = 0; i < sizeof slips / sizeof *slips; i++)
+        expect_line(&(mistake){NULL, slips[i].line},
+                    weft_options_parse(&section, 1, NULL, NULL, &slips[i].slip, 1, &arena));
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    weft_options_help(&section, 1, false, out);
+    weft_options_help(&section, 1, true, out);
+    OK(weft_options_schema(&section, 1, NULL, out));
+    OK(weft_options_parse(&section, 1, "f", "{\"new\": {\"depth\": 9}}", NULL, 0, &arena));
+    OK(weft_options_write(&section, 1, out));
+    assert_int_equal(fclose(out), 0);
+    static const char *const parts[] = {"new.depth = 8 (integer, 1 to 64 layers)",
+                                        "how deep",
+                                        "| `depth` | `8` | integer, 1 to 64 layers | how deep |",
+                                        "\"minimum\": 1",
+                                        "\"maximum\": 64",
+                                        "\"depth\": 9"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!strstr(text, parts[i]))
+            fail_msg("%s: not in %s", parts[i], text);
+    free(text);
     weft_arena_release(&arena);
 }
 
@@ -530,6 +667,8 @@ CASE(test_reason)
         {"train.lr is below 0.1", "train.lr is below 0.1"},
         {"train.lr is low (train.lr is below 1e-4); train.lr is odd (train.lr is not 0)",
          "train.lr is odd"},
+        {"is low (is at most 1e-3 and model.position is rope)", "is low"},
+        {"is high (is not 0 and is not at most 1e-3)", NULL},
     };
     sample s;
     weft_option_section sections[2];
@@ -538,11 +677,12 @@ CASE(test_reason)
     sample_sections(&s, sections);
     assert_int_equal(weft_options_parse(sections, 2, "f", NULL, NULL, 0, &arena), WEFT_OK);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        assert_int_equal(weft_options_reason(sections, 2, rows[i].reasons, &arena, &why), WEFT_OK);
+        assert_int_equal(
+            weft_options_reason(sections, 2, "train.lr", rows[i].reasons, &arena, &why), WEFT_OK);
         if (!why != !rows[i].holds || (why && strcmp(why, rows[i].holds) != 0))
             fail_msg("%s: %s", rows[i].reasons, why ? why : "none holds");
     }
-    assert_int_equal(weft_options_reason(sections, 2, "model.layers is 1", &arena, &why),
+    assert_int_equal(weft_options_reason(sections, 2, "", "model.layers is 1", &arena, &why),
                      WEFT_INTERNAL);
     weft_arena_release(&arena);
 }

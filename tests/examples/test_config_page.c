@@ -87,14 +87,23 @@ CASE(test_columns)
     const char *why;
     weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
     size_t num_sections = weft_config_sections(&config, sections);
+    if (weft_options_parse(sections, num_sections, "f", NULL, NULL, 0, &arena) != WEFT_OK)
+        fail_msg("%s", weft_error_get()->text);
     for (size_t s = 0; s < num_sections; s++)
         for (size_t i = 0; i < sections[s].num_rows; i++) {
             const weft_key *row = &sections[s].rows[i];
+            char key[96];
             if (row->resume == WEFT_RESUME_UNSAID)
                 fail_msg("%s.%s: no one says what it means on --resume", sections[s].name,
                          row->key);
-            if (weft_options_reason(sections, num_sections, row->idle, &arena, &why) != WEFT_OK)
+            if (weft_options_reason(sections, num_sections, "", row->idle, &arena, &why) != WEFT_OK)
                 fail_msg("%s.%s: %s", sections[s].name, row->key, weft_error_get()->text);
+            snprintf(key, sizeof key, "%s.%s", sections[s].name, row->key);
+            if (weft_options_reason(sections, num_sections, key, row->refused, &arena, &why) !=
+                WEFT_OK)
+                fail_msg("%s: %s", key, weft_error_get()->text);
+            if (why)
+                fail_msg("%s: its default is refused: %s", key, why);
         }
     weft_arena_release(&arena);
 }

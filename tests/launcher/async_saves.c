@@ -91,7 +91,7 @@ static void check_refused(void)
                                          i < 2 ? "checkpoint.async_save=true" : NULL});
         EXPECT(c.exit_code == 2 && child_is_line(c.err) &&
                    strstr(c.err, i < 2 ? "checkpoint.peer_copies: 1: the ranks are on 1 node\n"
-                                       : "checkpoint.peer_copies: 1: copies take "
+                                       : "checkpoint.peer_copies: 1 needs "
                                          "checkpoint.async_save\n"),
                "exit %d: %s", c.exit_code, c.err);
         EXPECT(access("async", F_OK) != 0, "a folder was made");

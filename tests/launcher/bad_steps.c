@@ -521,7 +521,8 @@ int main(int argc, char **argv)
     check(&(run){"refused", "dp=2", NULL, NULL, "on_bad_step=rewind", 2,
                  "rewind needs checkpoints to go back to", NULL},
           NULL);
-    check(&(run){"below", "dp=2", NULL, NULL, "loss_spike_factor=0.5", 2, "no spike yet", NULL},
+    check(&(run){"below", "dp=2", NULL, NULL, "loss_spike_factor=0.5", 2,
+                 "0.5 is out of range: 0, or above 1", NULL},
           NULL);
     return child_finish();
 }

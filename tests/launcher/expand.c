@@ -317,7 +317,7 @@ static void check_refusals(void)
         {{"large.json", "--cluster", "h100.json", "--html", "large.json"},
          2,
          "the same file as CONFIG"},
-        {{"large.json", "--cluster", "h100.json", "--force"}, 2, "--force is of --emit"},
+        {{"large.json", "--cluster", "h100.json", "--force"}, 2, "--force: needs --emit"},
         {{"large.json", "--cluster", "h100.json", "--to", "nope.json"},
          2,
          "--to nope.json: No such"},

@@ -214,7 +214,7 @@ static void check_keep(void)
     args[7] = "keep_latest_k=0";
     args[3] = "none";
     child_refused(args, 2,
-                  "checkpoint.keep_latest_k: 0 would keep no checkpoint; 1 keeps the newest, "
+                  "checkpoint.keep_latest_k: 0 would keep no checkpoint: 1 keeps the newest, "
                   "-1 all");
     EXPECT(access("none", F_OK) != 0, "a folder was made");
 }

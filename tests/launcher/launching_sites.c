@@ -694,7 +694,7 @@ static void check_pods(void)
         {"--claim", "a..b", "no name that Kubernetes takes"},
         {"--env", "X=\xff", "not UTF-8"},
         {"--pod", "nodeName=\xff", "not UTF-8"},
-        {"--user", "-1", "expected a whole number"}};
+        {"--user", "-1", "-1 is out of range: 0 to 2147483647"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         expect_launch("kubernetes", "none", WORDS("--image", "i", rows[i].option, rows[i].value), 2,
                       rows[i].says);

@@ -56,7 +56,7 @@ static const change changes[] = {
      "\"vocab_size\" stands there twice"},
     {"llama", ",\n  \"vocab_size\": 53", "", "lacks vocab_size"},
     {"llama", "\"vocab_size\": 53", "\"vocab_size\": \"many\"",
-     "altered/config.json: vocab_size: expected an integer, got a string"},
+     "altered/config.json: vocab_size: expected an integer of 0 to "},
     {"llama", "\"num_attention_heads\": 4", "\"num_attention_heads\": 5",
      "altered/config.json: num_key_value_heads: 5 heads do not divide by 2 query groups"},
     {"llama", "\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 7",

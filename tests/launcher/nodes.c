@@ -216,8 +216,8 @@ static void check_arguments(void)
                   "--seconds", "10");
     CHILD_REFUSED(2, "--nodes measures", "doctor", "--nodes", "mpi");
     CHILD_REFUSED(2, "--factor", "doctor", "--nodes", "--factor", "1");
-    CHILD_REFUSED(2, "--factor is of --nodes", "doctor", "--factor", "2");
-    CHILD_REFUSED(2, "--local is of --nodes", "doctor", "--local");
+    CHILD_REFUSED(2, "--factor: needs --nodes", "doctor", "--factor", "2");
+    CHILD_REFUSED(2, "--local: needs --nodes", "doctor", "--local");
     child_says(WORDS("doctor", "--nodes", "--seconds", "10"), 0,
                WORDS("One rank: there is nobody to compare it with."), NULL);
 }

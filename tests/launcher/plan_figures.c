@@ -718,8 +718,8 @@ static void check_refusals(void)
                       "--mesh", i < 4 ? "dp=4,ep=4,binding=dp" : "dp=4", rows[i].option,
                       rows[i].value);
     }
-    CHILD_REFUSED(2, "the run says its load", "plan", "moe.json", "--cluster", "cluster.json",
-                  "--expert-load", "2", "--against", "run3");
+    CHILD_REFUSED(2, "--against and --expert-load: one of them", "plan", "moe.json", "--cluster",
+                  "cluster.json", "--expert-load", "2", "--against", "run3");
 }
 
 int main(void)

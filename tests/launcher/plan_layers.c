@@ -96,10 +96,11 @@ static void refuse_exchange(const char *bytes, const char *tp, const char *ep, c
 
 static void check_exchange_refusals(void)
 {
-    refuse_exchange("0", "8", "2", "cluster.json", "--bytes 0: expected a size in bytes");
-    refuse_exchange("-4", "8", "2", "cluster.json", "--bytes -4: expected a size in bytes");
-    refuse_exchange("4XB", "8", "2", "cluster.json", "--bytes 4XB: expected a size in bytes");
-    refuse_exchange("4MiB", "0", "2", "cluster.json", "--tp 0: expected a whole number");
+    refuse_exchange("0", "8", "2", "cluster.json", "--bytes 0: 0 is out of range: 1 to 16GiB");
+    refuse_exchange("-4", "8", "2", "cluster.json", "--bytes -4: -4 is out of range: 1 to 16GiB");
+    refuse_exchange("4XB", "8", "2", "cluster.json",
+                    "--bytes 4XB: expected an integer of 1 to 16GiB, also with k, M, ");
+    refuse_exchange("4MiB", "0", "2", "cluster.json", "--tp 0: 0 is out of range: 1 to 1000000");
     refuse_exchange("4MiB", "16", "2", "cluster.json", "--tp 16: it must stay inside a node");
     refuse_exchange("4MiB", "3", "3", "cluster.json",
                     "nodes of 8 devices cut tensor-parallel groups");
@@ -271,7 +272,8 @@ static void refuse_layer(const char *tokens, const char *experts, const char *to
 
 static void check_layer_refusals(void)
 {
-    refuse_layer("0", "8", "2", "4", "cluster.json", "--tokens 0: expected a whole number");
+    refuse_layer("0", "8", "2", "4", "cluster.json",
+                 "--tokens 0: 0 is out of range: 1 to 1000000000");
     refuse_layer("64", "6", "2", "4", "cluster.json",
                  "--experts 6: 4 ranks cannot hold as many each; 4 or 8 would do");
     refuse_layer("64", "6", "2", "8", "cluster.json",

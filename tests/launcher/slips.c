@@ -54,7 +54,7 @@ static const slip slips[] = {
     {WORDS("eval", "c", "--iters", "9"), 0, " 36 samples, and the validation part holds 1: ", NULL},
     {WORDS("eval", "c", "--iters", "20", "--split", "train"), 0,
      "80 samples, and the training part holds ", NULL},
-    {WORDS("eval", "c", "--iters", "0"), 2, "weft eval: --iters 0: expected a whole number of 1",
+    {WORDS("eval", "c", "--iters", "0"), 2, "weft eval: --iters 0: 0 is out of range: at least 1\n",
      NULL},
     {WORDS("prepare", "text.txt", "--out", "corpus"), 0,
      "replaced corpus.bin, corpus.idx and corpus.json\n", "wrote"},
@@ -155,7 +155,8 @@ static const slip slips[] = {
      "model.hidden_size, model.ffn_hidden_size\n",
      NULL},
     {WORDS("train", "string.json", "--out", "none"), 2,
-     "weft train: string.json:1:26: model.num_layers: expected an integer, got a string \"2\"\n",
+     "weft train: string.json:1:26: model.num_layers: expected an integer of 1 to 65533, "
+     "got a string \"2\"\n",
      NULL},
 };
 

@@ -283,7 +283,7 @@ static void check_quiet(void)
     EXPECT(least_of(0, -1) < 0, "times, but nobody looks");
     run(&c, "dp=2", "straggler_factor=1", "NONE=");
     EXPECT(c.exit_code == 2 && child_is_line(c.err) &&
-               strstr(c.err, "reliability.straggler_factor"),
+               strstr(c.err, "reliability.straggler_factor: 1 is out of range: 0, or above 1\n"),
            "exit %d: %s", c.exit_code, c.err);
 }
 

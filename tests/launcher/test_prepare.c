@@ -273,7 +273,7 @@ CASE(mistakes_are_one_line)
                    "no/such/out.bin: cannot write: No such file or directory\n");
     expect_refusal(RUN(temporary_path("absent"), "--out", out_path), 6, "absent: No such file");
     expect_refusal(RUN(text_path, "--out", out_path, "--jsonl", "t", "--any-bytes"), 2,
-                   "--any-bytes is for text, --jsonl for JSON lines");
+                   "--any-bytes and --jsonl: one of them");
     expect_refusal(RUN(text_path, "--out", out_path, "--jsonl", ""), 2,
                    "--jsonl wants the key of the text");
 }

@@ -703,10 +703,11 @@ CASE(test_alias_refusals)
     static const struct {
         const char *alias, *text;
     } rows[] = {
-        {"tp=0", "tensor_model_parallel_size is a whole number from 1 to"},
-        {"tp=two", "--mesh tp=two: tensor_model_parallel_size is a whole number"},
+        {"tp=0", "--mesh tp=0: 0 is out of range: 1 to "},
+        {"tp=two", "--mesh tp=two: expected an integer of 1 to "},
         {"tp=2x", "--mesh tp=2x:"},
         {"tp= 2", "--mesh tp= 2:"},
+
         {"tp=-1", "--mesh tp=-1:"},
         {"tp=99999999999999999999", "--mesh tp=99999999999999999999:"},
         {"tp", "--mesh 'tp': not name=value"},
@@ -715,9 +716,9 @@ CASE(test_alias_refusals)
         {"tp=2,,pp=2", "--mesh '': not name=value"},
         {"tp=2,tp=2", "--mesh tp: given twice"},
         {"bindin=tp", "--mesh bindin: unknown name; did you mean binding?"},
-        {"sp=yes", "--mesh sp=yes: sequence_parallel is true, false, 1 or 0"},
-        {"binding=pp", "--mesh binding=pp: expert_binding is one of tp|dp"},
-        {"schedule=1f", "--mesh schedule=1f: pipeline_schedule is one of 1f1b|gpipe"},
+        {"sp=yes", "--mesh sp=yes: expected true or false, got \"yes\""},
+        {"binding=pp", "--mesh binding=pp: expected tp or dp, got \"pp\"; did you mean tp?"},
+        {"schedule=1f", "--mesh schedule=1f: expected 1f1b, gpipe, "},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         weft_arena arena = {0};

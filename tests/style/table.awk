@@ -36,7 +36,7 @@ BEGIN {
 
     # The doors of rooms that have several, or one of another name.
     doors["launcher/text"] = "chat input json_lines known tokenizer"
-    doors["launcher/arguments"] = "arguments verbs"
+    doors["launcher/arguments"] = "arguments rows verbs"
     doors["launcher/process"] = "launch output stop"
     doors["launcher/planning"] = "config data_sources families figures levels mesh_choice moe_choice" \
         " moe_layer_price pass_price places plan plan_print ramp run_changes sharding_price software" \

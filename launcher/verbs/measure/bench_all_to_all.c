@@ -7,7 +7,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/measuring/bench.h"
 #include "launcher/measuring/measure.h"
 #include "launcher/verbs/measure/measure.h"
@@ -538,28 +538,24 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     static const int64_t sizes[] = {4 << 20, 16 << 20, 64 << 20}, chunks[] = {1, 2, 4, 8, 16};
     const char *forms[WEFT_NUM_EXCHANGES];
     const weft_argument rows[] = {
-        {"sizes", "I,...", "bytes a rank sends in the baseline, its own block included",
-         .list = &args->sizes, .is_bytes = true, .min = 1024, .max = 17179869184.0,
-         .most = WEFT_BENCH_MAX_SIZES},
-        {"chunks", "N,...", "chunks that o2, o3 and direct are tried with, besides those chosen",
-         .list = &args->chunks, .min = 1, .max = WEFT_EXCHANGE_MAX_CHUNKS,
-         .most = WEFT_BENCH_MAX_CHUNKS},
-        {"forms", "F,...", "baseline, o1_paper, o1, o2, o3, direct", .set = &args->forms,
-         .names = forms, .num_names = WEFT_NUM_EXCHANGES},
-        {"uneven", NULL, "blocks of different sizes, as popular experts make them",
-         .flag = &args->uneven},
-        {"inside", "N", "take N consecutive ranks for a node (those that share memory)",
-         .count = &args->inside, .min = 2, .max = 1e6},
-        {"cluster", "FILE", "the costs, by weft calibrate, instead of measuring them",
-         .text = &args->cluster},
-        {"seconds", "S", "time for measuring a cost", .number = &args->seconds, .min = 1,
-         .max = 3600},
-        {"minimal", "I", "smallest slice that the model may choose", .whole = &args->minimal,
-         .is_bytes = true, .min = 1, .max = 17179869184.0},
-        {"rounds", "N", "measured rounds, after one untimed", .count = &args->common.rounds,
-         .min = 1, .max = MAX_ROUNDS},
-        {"json", NULL, "all numbers as one JSON object on standard output instead of tables",
-         .flag = &args->common.json},
+        LIST("sizes", "I,...", &args->sizes, WEFT_BENCH_MAX_SIZES, 1024, 17179869184.0, "bytes",
+             "bytes a rank sends in the baseline, its own block included"),
+        LIST("chunks", "N,...", &args->chunks, WEFT_BENCH_MAX_CHUNKS, 1, WEFT_EXCHANGE_MAX_CHUNKS,
+             "", "chunks that o2, o3 and direct are tried with, besides those chosen"),
+        SET("forms", "F,...", &args->forms, forms, WEFT_NUM_EXCHANGES,
+            "baseline, o1_paper, o1, o2, o3, direct"),
+        FLAG("uneven", &args->uneven, "blocks of different sizes, as popular experts make them"),
+        SMALL("inside", "N", &args->inside, 2, 1e6,
+              "take N consecutive ranks for a node (those that share memory)"),
+        TEXT("cluster", "FILE", &args->cluster,
+             "the costs, by weft calibrate, instead of measuring them"),
+        REAL("seconds", "S", &args->seconds, 1, 3600, "s", "time for measuring a cost"),
+        BYTES("minimal", "I", &args->minimal, 1, 17179869184.0,
+              "smallest slice that the model may choose"),
+        SMALL("rounds", "N", &args->common.rounds, 1, MAX_ROUNDS,
+              "measured rounds, after one untimed"),
+        FLAG("json", &args->common.json,
+             "all numbers as one JSON object on standard output instead of tables"),
     };
     const weft_arguments verb = {
         .verb = "bench all-to-all",

@@ -4,7 +4,7 @@
 
 #include "core/cluster/cluster.h"
 #include "core/log.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/measuring/bench.h"
 #include "launcher/planning/plan.h"
 #include "launcher/training/start.h"
@@ -63,23 +63,21 @@ static int parse(int argc, char **argv, bench *b)
     for (int i = 0; i < NUM_FORMS; i++)
         names[i] = forms[i].name;
     const weft_argument rows[] = {
-        {"degree", "NAME", "where the others than resident have experts: host or file",
-         .choice = &b->degree, .names = degrees, .num_names = 2},
-        {"forms", "NAME,...",
-         "resident, and an order (expert, demand, layer) alone or with -after: steps that end the "
-         "step",
-         .set = &b->forms, .names = names, .num_names = NUM_FORMS},
-        {"cluster", "FILE", "what operations cost, of weft calibrate: plans beside",
-         .text = &b->cluster},
-        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &b->set},
-        {"mesh", "AXES", "such as dp=2,ep=2,binding=dp: replaces the config's mesh",
-         .text = &b->source.mesh},
-        {"rounds", "N", "of all forms, in turn and back", .count = &b->common.rounds, .min = 1,
-         .max = MAX_ROUNDS},
-        {"steps", "N", "of a form in a round, behind two of warm-up", .count = &b->steps, .min = 1,
-         .max = MAX_STEPS},
-        {"json", NULL, "all numbers as one JSON object on standard output instead of a table",
-         .flag = &b->common.json},
+        NAMED("degree", "NAME", &b->degree, degrees, 2,
+              "where the others than resident have experts: host or file"),
+        SET("forms", "NAME,...", &b->forms, names, NUM_FORMS,
+            "resident, and an order (expert, demand, layer) alone or with -after: steps that end "
+            "the "
+            "step"),
+        TEXT("cluster", "FILE", &b->cluster,
+             "what operations cost, of weft calibrate: plans beside"),
+        TEXTS("set", "KEY=VALUE", &b->set, "override a key of the config; may be repeated"),
+        TEXT("mesh", "AXES", &b->source.mesh,
+             "such as dp=2,ep=2,binding=dp: replaces the config's mesh"),
+        SMALL("rounds", "N", &b->common.rounds, 1, MAX_ROUNDS, "of all forms, in turn and back"),
+        SMALL("steps", "N", &b->steps, 1, MAX_STEPS, "of a form in a round, behind two of warm-up"),
+        FLAG("json", &b->common.json,
+             "all numbers as one JSON object on standard output instead of a table"),
     };
     const weft_arguments verb = {
         .verb = "bench experts",

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/measuring/bench_moe.h"
 #include "launcher/measuring/measure.h"
 #include "launcher/verbs/measure/measure.h"
@@ -149,36 +149,33 @@ static int parse(int argc, char **argv, weft_bench_moe_options *o, weft_arena *a
     weft_int_list partitions = {default_partitions, 4, true};
     int dtype = 0, balance = 0;
     const weft_argument rows[] = {
-        {"tokens", "B", "a rank's", .whole = &o->shape.tokens, .min = 1, .max = INFINITY},
-        {"hidden", "M", "the model's width", .whole = &o->shape.hidden, .min = 1, .max = INFINITY},
-        {"ffn", "H", "an expert's width", .whole = &o->shape.ffn, .min = 1, .max = INFINITY},
-        {"experts", "E", "of the layer (2 a rank)", .whole = &o->shape.experts, .min = 1,
-         .max = INFINITY},
-        {"topk", "K", "experts a token", .whole = &o->shape.topk, .min = 1, .max = INFINITY},
-        {"swiglu", NULL, "experts with a gate", .flag = &o->shape.swiglu},
-        {"precision", "NAME", "fp32 or bf16", .choice = &dtype, .names = dtypes, .num_names = 2},
-        {"threads", "N", "a rank's", .count = &o->shape.num_threads, .min = 1, .max = 1024},
-        {"mesh", "AXES", "as train's (experts over all ranks)", .text = &o->shape.mesh},
-        {"partitions", "N,...", "the n to try", .list = &partitions, .min = 1,
-         .max = WEFT_MOE_MAX_PARTITIONS, .most = sizeof o->partitions / sizeof *o->partitions},
-        {"reuse", "S,...", "the strategies to try: none, s1, s2, s3, s4", .set = &o->reuses,
-         .names = reuses, .num_names = WEFT_NUM_REUSES},
-        {"ratio", "R", "bring computation to R times communication: by H, or as --pace says",
-         .number = &o->ratio, .min = 1e-6, .max = 1e6},
-        {"pace", NULL, "by an accelerator that only takes its time, no CPU", .flag = &o->pace},
-        {"pace-flops", "F", "the same at a given rate, whatever the ratio",
-         .number = &o->pace_flops, .min = 1, .max = 1e21},
-        {"balance", "WHAT", "the ratio holds for the sum of both directions, or for each",
-         .choice = &balance, .names = balances, .num_names = 2},
-        {"grid", "B:M:H,...", "several layers, a line each: choice against the best",
-         .text = &grid},
-        {"memory", NULL, "device memory by n and strategy, nothing timed", .flag = &o->memory},
-        {"cluster", "FILE", "costs to predict by; measure or none", .text = &o->cluster},
-        {"rounds", "N", "measured rounds", .count = &o->common.rounds, .min = 1,
-         .max = WEFT_BENCH_MAX_ROUNDS},
-        {"json", NULL, "all numbers as one JSON object on standard output instead of tables",
-         .flag = &o->common.json},
-        {"trace", "FILE", "rank 0's measured timeline of the best, as SVG", .text = &o->trace},
+        WHOLE("tokens", "B", &o->shape.tokens, 1, INFINITY, "a rank's"),
+        WHOLE("hidden", "M", &o->shape.hidden, 1, INFINITY, "the model's width"),
+        WHOLE("ffn", "H", &o->shape.ffn, 1, INFINITY, "an expert's width"),
+        WHOLE("experts", "E", &o->shape.experts, 1, INFINITY, "of the layer (2 a rank)"),
+        WHOLE("topk", "K", &o->shape.topk, 1, INFINITY, "experts a token"),
+        FLAG("swiglu", &o->shape.swiglu, "experts with a gate"),
+        NAMED("precision", "NAME", &dtype, dtypes, 2, "fp32 or bf16"),
+        SMALL("threads", "N", &o->shape.num_threads, 1, 1024, "a rank's"),
+        TEXT("mesh", "AXES", &o->shape.mesh, "as train's (experts over all ranks)"),
+        LIST("partitions", "N,...", &partitions, sizeof o->partitions / sizeof *o->partitions, 1,
+             WEFT_MOE_MAX_PARTITIONS, "", "the n to try"),
+        SET("reuse", "S,...", &o->reuses, reuses, WEFT_NUM_REUSES,
+            "the strategies to try: none, s1, s2, s3, s4"),
+        REAL("ratio", "R", &o->ratio, 1e-6, 1e6, NULL,
+             "bring computation to R times communication: by H, or as --pace says"),
+        FLAG("pace", &o->pace, "by an accelerator that only takes its time, no CPU"),
+        REAL("pace-flops", "F", &o->pace_flops, 1, 1e21, NULL,
+             "the same at a given rate, whatever the ratio"),
+        NAMED("balance", "WHAT", &balance, balances, 2,
+              "the ratio holds for the sum of both directions, or for each"),
+        TEXT("grid", "B:M:H,...", &grid, "several layers, a line each: choice against the best"),
+        FLAG("memory", &o->memory, "device memory by n and strategy, nothing timed"),
+        TEXT("cluster", "FILE", &o->cluster, "costs to predict by; measure or none"),
+        SMALL("rounds", "N", &o->common.rounds, 1, WEFT_BENCH_MAX_ROUNDS, "measured rounds"),
+        FLAG("json", &o->common.json,
+             "all numbers as one JSON object on standard output instead of tables"),
+        TEXT("trace", "FILE", &o->trace, "rank 0's measured timeline of the best, as SVG"),
     };
     const weft_arguments verb = {
         .verb = "bench moe-layer",

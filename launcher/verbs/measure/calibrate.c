@@ -3,7 +3,7 @@
 
 #include "core/log.h"
 #include "core/text.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/measuring/calibrate.h"
 #include "launcher/measuring/import.h"
 #include "launcher/measuring/measure.h"
@@ -42,32 +42,12 @@ static void print_costs(const void *context, FILE *out)
                 weft_cost_help((weft_cost_kind)i));
 }
 
-/* What is imported is not measured. */
 static weft_status check_import(const arguments *args)
 {
-    const weft_measure_options *m = &args->measure;
     if (args->import.count == 0 && args->operands.count > 0)
         return WEFT_ERROR(WEFT_CONFIG,
                           "%.60s: unexpected without --import; see weft calibrate --help",
                           args->operands.values[0]);
-    if (args->import.count == 0)
-        return args->num_nodes > 0 ? WEFT_ERROR(WEFT_CONFIG, "--nodes is of --import") : WEFT_OK;
-    const struct {
-        const char *name;
-        bool given;
-    } options[] = {{"for", args->source.file != NULL},
-                   {"max-bytes", m->max_bytes > 0},
-                   {"seconds", m->seconds > 0},
-                   {"only", m->kinds != (1u << WEFT_NUM_COSTS) - 1},
-                   {"no-interference", m->no_interference},
-                   {"device", args->device >= 0},
-                   {"threads", args->threads > 0},
-                   {"storage", m->storage != NULL},
-                   {"quick", m->quick}};
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        if (options[i].given)
-            return WEFT_ERROR(WEFT_CONFIG, "--%s is of measuring: --import measures nothing",
-                              options[i].name);
     return WEFT_OK;
 }
 
@@ -79,39 +59,39 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     int64_t max_bytes = 0;
     weft_measure_options *m = &args->measure;
     const weft_argument rows[] = {
-        {"for", "CONFIG",
-         "also the products and other operations of this config's model, as they are",
-         .text = &args->source.file},
-        {"mesh", "AXES",
-         "such as tp=2: replaces the config's mesh; as many ranks as there are here",
-         .text = &args->source.mesh},
-        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &args->set},
-        {"import", "FILE",
-         "measures nothing: takes what FILE... (hwloc's XML, nvidia-smi topo -m, Slurm's "
-         "topology.conf or topology.yaml, nccl-tests' output, a cluster) say",
-         .texts = &args->import},
-        {"nodes", "N", "with --import: how many nodes (what the files tell)",
-         .count = &args->num_nodes, .min = 1, .max = 1e6},
-        {"out", "CLUSTER", "the file to write", .text = &args->out, .required = true},
-        {"json", NULL, "the cluster's JSON on standard output instead of tables",
-         .flag = &args->json},
-        {"max-bytes", "N", "largest volume of communication and copies (64MiB)",
-         .whole = &max_bytes, .is_bytes = true, .min = 256, .max = 68719476736.0},
-        {"seconds", "S", "time for one curve; larger volumes are left out (4)",
-         .number = &m->seconds, .min = 0.01, .max = 3600},
-        {"only", "COST,...", "only these curves, by their names in the file", .set = &m->kinds,
-         .names = costs, .num_names = WEFT_NUM_COSTS},
-        {"no-interference", NULL, "leave it at 1", .flag = &m->no_interference},
-        {"ranks-per-node", "N", "take N consecutive ranks for a node (those that share memory)",
-         .count = &m->ranks_per_node, .min = 1, .max = 1e6},
-        {"device", "NAME", "cpu or cuda: what computes, and whose memory is copied and sent",
-         .choice = &args->device, .names = devices, .num_names = 2},
-        {"threads", "N", "threads a rank computes with (its share of the cores)",
-         .whole = &args->threads, .min = 1, .max = 4096},
-        {"storage", "FOLDER", "where each rank writes and reads a file (CLUSTER's folder)",
-         .text = &m->storage},
-        {"name", "NAME", "the cluster's name (the host's)", .text = &m->name},
-        {"quick", NULL, "few, small volumes: to see whether it works", .flag = &m->quick},
+        TEXT("for", "CONFIG", &args->source.file,
+             "also the products and other operations of this config's model, as they are"),
+        TEXT("mesh", "AXES", &args->source.mesh,
+             "such as tp=2: replaces the config's mesh; as many ranks as there are here",
+             .needs = "for"),
+        TEXTS("set", "KEY=VALUE", &args->set, "override a key of the config; may be repeated",
+              .needs = "for"),
+        TEXTS("import", "FILE", &args->import,
+              "measures nothing: takes what FILE... (hwloc's XML, nvidia-smi topo -m, Slurm's "
+              "topology.conf or topology.yaml, nccl-tests' output, a cluster) say",
+              .excludes =
+                  "for max-bytes seconds only no-interference device threads storage quick"),
+        SMALL("nodes", "N", &args->num_nodes, 1, 1e6,
+              "with --import: how many nodes (what the files tell)", .needs = "import"),
+        TEXT("out", "CLUSTER", &args->out, "the file to write", .required = true),
+        FLAG("json", &args->json, "the cluster's JSON on standard output instead of tables"),
+        BYTES("max-bytes", "N", &max_bytes, 256, 68719476736.0,
+              "largest volume of communication and copies (64MiB)"),
+        REAL("seconds", "S", &m->seconds, 0.01, 3600, "s",
+             "time for one curve; larger volumes are left out (4)"),
+        SET("only", "COST,...", &m->kinds, costs, WEFT_NUM_COSTS,
+            "only these curves, by their names in the file"),
+        FLAG("no-interference", &m->no_interference, "leave it at 1"),
+        SMALL("ranks-per-node", "N", &m->ranks_per_node, 1, 1e6,
+              "take N consecutive ranks for a node (those that share memory)"),
+        NAMED("device", "NAME", &args->device, devices, 2,
+              "cpu or cuda: what computes, and whose memory is copied and sent"),
+        WHOLE("threads", "N", &args->threads, 1, 4096,
+              "threads a rank computes with (its share of the cores)"),
+        TEXT("storage", "FOLDER", &m->storage,
+             "where each rank writes and reads a file (CLUSTER's folder)"),
+        TEXT("name", "NAME", &m->name, "the cluster's name (the host's)"),
+        FLAG("quick", &m->quick, "few, small volumes: to see whether it works"),
     };
     const weft_arguments verb = {
         .verb = "calibrate",
@@ -130,10 +110,6 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     int code = weft_arguments_parse(&verb, argc, argv, arena);
     m->max_bytes = (size_t)max_bytes;
     m->host_threads = (int)args->threads;
-    if (code < 0 && !args->source.file && (args->source.mesh || args->set.count > 0)) {
-        WEFT_ERROR(WEFT_CONFIG, "--mesh and --set are of a config: --for says which");
-        code = weft_verb_fail("calibrate");
-    }
     if (code < 0 && check_import(args) != WEFT_OK)
         code = weft_verb_fail("calibrate");
     if (code < 0 && m->name && strlen(m->name) >= sizeof(((weft_cluster *)0)->name)) {

@@ -28,7 +28,7 @@
 #include "core/probe.h"
 #include "kernels/kernels.h"
 #include "kernels/probe.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/measuring/nodes.h"
 #include "launcher/planning/config.h"
 #include "launcher/process/launch.h"
@@ -508,14 +508,8 @@ static weft_status find_checks(const weft_string_list *given, bool asked[NUM_CHE
 static weft_status check_nodes(const request *given, bool names, int device)
 {
     doctor_nodes_options *o = &nodes_options;
-    if (given->nodes && (names || given->verbose))
-        return WEFT_ERROR(WEFT_CONFIG, "--nodes measures: %s is of checks",
-                          names ? "a check's name" : "--verbose");
-    if (!given->nodes && (o->factor > 0 || device >= 0 || given->local))
-        return WEFT_ERROR(WEFT_CONFIG, "--%s is of --nodes",
-                          device >= 0    ? "device"
-                          : given->local ? "local"
-                                         : "factor");
+    if (given->nodes && names)
+        return WEFT_ERROR(WEFT_CONFIG, "--nodes measures: a check's name is of checks");
     o->is_shared = o->folder && !given->local;
     if (given->nodes && !o->folder)
         o->folder = ".";
@@ -534,24 +528,25 @@ static int parse(int argc, char **argv, request *out)
     weft_string_list given;
     weft_arena arena = {0};
     const weft_argument rows[] = {
-        {"json", NULL, "the same as one JSON object", .flag = &out->json},
-        {"verbose", NULL, "let the libraries print what they have to say", .flag = &out->verbose},
-        {"path", "FOLDER",
-         "where file I/O has to work, such as RUN (.); with --nodes: one folder of all nodes",
-         .text = &nodes_options.folder},
-        {"nodes", NULL,
-         "compare all ranks and nodes instead, under mpirun or srun as training is started",
-         .flag = &out->nodes},
-        {"local", NULL, "with --nodes: FOLDER is of each node's own disk, as of offloaded experts",
-         .flag = &out->local},
-        {"factor", "N", "with --nodes: so many times worse than the others' median is odd (1.5)",
-         .number = &nodes_options.factor, .min = 1.01, .max = 1e6},
-        {"seconds", "S", "with --nodes: the most in all; what does not answer by then ends it",
-         .number = &nodes_options.seconds, .min = 2, .max = 3600},
-        {"device", "NAME", "with --nodes: cpu or cuda, what computes", .choice = &device,
-         .names = devices, .num_names = 2},
-        {"pair", NULL, "what doctor starts under mpirun: two ranks add up a number",
-         .flag = &out->pair},
+        FLAG("json", &out->json, "the same as one JSON object"),
+        FLAG("verbose", &out->verbose, "let the libraries print what they have to say",
+             .excludes = "nodes"),
+        TEXT("path", "FOLDER", &nodes_options.folder,
+             "where file I/O has to work, such as RUN (.); with --nodes: one folder of all nodes"),
+        FLAG("nodes", &out->nodes,
+             "compare all ranks and nodes instead, under mpirun or srun as training is started"),
+        FLAG("local", &out->local,
+             "with --nodes: FOLDER is of each node's own disk, as of offloaded experts",
+             .needs = "nodes"),
+        REAL("factor", "N", &nodes_options.factor, 1.01, 1e6, NULL,
+             "with --nodes: so many times worse than the others' median is odd (1.5)",
+             .needs = "nodes"),
+        REAL("seconds", "S", &nodes_options.seconds, 2, 3600, "s",
+             "with --nodes: the most in all; what does not answer by then ends it",
+             .needs = "nodes"),
+        NAMED("device", "NAME", &device, devices, 2, "with --nodes: cpu or cuda, what computes",
+              .needs = "nodes"),
+        FLAG("pair", &out->pair, "what doctor starts under mpirun: two ranks add up a number"),
     };
     const weft_arguments verb = {
         .verb = "doctor",

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/quantity.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs/plan/plan.h"
 
@@ -66,6 +67,8 @@ static void report_key(weft_report *r, const weft_option_section *section, const
     weft_report_text(r, "default", "default", row->initial ? row->initial : "null");
     if (row->idle)
         weft_report_text(r, "no_effect_where", "no effect where", row->idle);
+    if (row->refused)
+        weft_report_text(r, "refused_where", "refused where it", row->refused);
     if (row->alias)
         weft_report_text(r, "mesh", "in --mesh", row->alias);
     weft_report_text(r, "resume", "on resume", resume_texts[row->resume]);
@@ -123,8 +126,6 @@ static weft_status run(const arguments *args, const weft_application *applicatio
     weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
     const size_t count = weft_config_sections(&config, sections);
     weft_report r;
-    if (args->schema && (args->explain || args->json))
-        return WEFT_ERROR(WEFT_CONFIG, "--schema: is JSON of all keys; it stands alone");
     if (args->schema)
         return weft_options_schema(sections, count, "Weft " WEFT_VERSION ": the config", stdout);
     weft_report_begin(&r, args->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
@@ -141,12 +142,13 @@ int weft_verb_config(int argc, char **argv, const weft_verb_given *given)
     arguments args = {0};
     weft_arena arena = {0};
     const weft_argument rows[] = {
-        {"schema", NULL, "a JSON schema (draft 2020-12) of the file, for editors and checkers",
-         .flag = &args.schema},
-        {"explain", "KEY",
-         "what a key, or each of a section, is, takes and means on resume, and where to read more",
-         .text = &args.explain},
-        {"json", NULL, "the explanation, or all keys', as one JSON object", .flag = &args.json},
+        FLAG("schema", &args.schema,
+             "a JSON schema (draft 2020-12) of the file, for editors and checkers",
+             .excludes = "explain json"),
+        TEXT("explain", "KEY", &args.explain,
+             "what a key, or each of a section, is, takes and means on resume, and where to read "
+             "more"),
+        FLAG("json", &args.json, "the explanation, or all keys', as one JSON object"),
     };
     const weft_arguments verb = {
         .verb = "config",

@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 
 #include "core/cluster/cluster.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/page/page.h"
 #include "launcher/planning/run_changes.h"
 #include "launcher/process/output.h"
@@ -30,23 +30,22 @@ static int parse(int argc, char **argv, expander *x)
 {
     weft_string_list given = {0};
     const weft_argument rows[] = {
-        {"cluster", "FILE", "where it trains today: from weft calibrate, or of data sheets",
-         .text = &x->request.cluster_path, .required = true},
-        {"to", "FILE", "the cluster that it moves to", .text = &x->to},
-        {"context", "N,...", "the sequence lengths of the steps; one: and its doublings below it",
-         .list = &x->request.contexts, .most = MAX_CONTEXTS, .is_length = true, .min = 1,
-         .max = 1e9},
-        {"max-nodes", "N", "the most nodes to take; 0: the cluster's",
-         .count = &x->request.max_nodes, .min = 0, .max = 1e6},
-        {"batch", "KEPT", "what a step keeps: its tokens, or its samples", .choice = &x->batch,
-         .names = batch_names, .num_names = 2},
-        {"mesh", "AXES", "such as tp=8,ep=8: replaces today's mesh", .text = &x->mesh},
-        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &x->set},
-        {"emit", "DIR", "write each step's config and start command there", .text = &x->emit},
-        {"force", NULL, "replace another ladder's files there", .flag = &x->force},
-        {"html", "FILE", "the ladder as a page: one file, which a browser opens offline",
-         .text = &x->html},
-        {"json", NULL, "the ladder as one JSON object", .flag = &x->json},
+        TEXT("cluster", "FILE", &x->request.cluster_path,
+             "where it trains today: from weft calibrate, or of data sheets", .required = true),
+        TEXT("to", "FILE", &x->to, "the cluster that it moves to"),
+        LIST("context", "N,...", &x->request.contexts, MAX_CONTEXTS, 1, 1e9, "tokens",
+             "the sequence lengths of the steps; one: and its doublings below it"),
+        SMALL("max-nodes", "N", &x->request.max_nodes, 0, 1e6,
+              "the most nodes to take; 0: the cluster's"),
+        NAMED("batch", "KEPT", &x->batch, batch_names, 2,
+              "what a step keeps: its tokens, or its samples"),
+        TEXT("mesh", "AXES", &x->mesh, "such as tp=8,ep=8: replaces today's mesh"),
+        TEXTS("set", "KEY=VALUE", &x->set, "override a key of the config; may be repeated"),
+        TEXT("emit", "DIR", &x->emit, "write each step's config and start command there"),
+        FLAG("force", &x->force, "replace another ladder's files there", .needs = "emit"),
+        TEXT("html", "FILE", &x->html,
+             "the ladder as a page: one file, which a browser opens offline"),
+        FLAG("json", &x->json, "the ladder as one JSON object"),
     };
     const weft_arguments verb = {
         .verb = "expand",
@@ -130,8 +129,6 @@ static weft_status run(expander *x)
     weft_config config;
     weft_expand expand;
     weft_expand_request *r = &x->request;
-    if (x->force && !x->emit)
-        return WEFT_ERROR(WEFT_CONFIG, "--force is of --emit");
     WEFT_TRY(find_config(x));
     WEFT_TRY(check_files(x));
     WEFT_TRY(weft_plan_load(&x->source, x->vocabulary, &x->arena, &config));

@@ -11,7 +11,7 @@
 #include "core/log.h"
 #include "core/options/options.h"
 #include "core/text.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/jobs/jobs.h"
 #include "launcher/planning/config.h"
 #include "launcher/planning/data_sources.h"
@@ -79,8 +79,6 @@ static weft_status check_names(const launcher *l)
         [WEFT_JOB_KUBERNETES] =
             "Kubernetes finds the nodes itself, and --pod nodeSelector=... asks for some"};
     const weft_job_kind kind = l->job.kind;
-    if (l->hosts && l->hostfile)
-        return WEFT_ERROR(WEFT_CONFIG, "--hosts and --hostfile: one of them names the nodes");
     if ((l->hosts || l->hostfile) && kind != WEFT_JOB_MPIRUN)
         return WEFT_ERROR(WEFT_CONFIG, "--%s: of mpirun jobs; this one is for %s: %s",
                           l->hosts ? "hosts" : "hostfile", weft_job_text(kind), instead[kind]);
@@ -93,8 +91,6 @@ static weft_status read_options(launcher *l)
     weft_job *job = &l->job;
     char *text;
     WEFT_TRY(check_names(l));
-    if (l->run && l->dry_run)
-        return WEFT_ERROR(WEFT_CONFIG, "--run and --dry-run: one of them");
     if (l->hosts || l->hostfile)
         WEFT_TRY(weft_job_read_hosts(l->hosts, l->hostfile, &l->arena, &job->hosts));
     if (job->setup) {
@@ -113,60 +109,57 @@ static int parse(int argc, char **argv, launcher *l)
     weft_string_list given = {0};
     weft_job *job = &l->job;
     const weft_argument rows[] = {
-        {"out", "RUN", "the run's folder, which gets the job's files", .text = &l->out,
-         .required = true},
-        {"cluster", "FILE", "what it runs on: how many ranks a node has, whether the plan fits",
-         .text = &l->cluster},
-        {"nodes", "N", "how many nodes; data parallelism takes what is left (what the mesh needs)",
-         .count = &l->num_nodes, .min = 1, .max = 1e6},
-        {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &l->mesh},
-        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &l->set},
-        {"program", "PROGRAM", "what trains, on the nodes", .text = &l->program},
-        {"hosts", "A,B,...", "mpirun: the nodes' names, such as node[01-16,20]", .text = &l->hosts},
-        {"hostfile", "FILE", "mpirun: a file with them, as Open MPI, MPICH or DeepSpeed read it",
-         .text = &l->hostfile},
-        {"spares", "N", "mpirun: so many more of --hosts, for nodes that fail",
-         .count = &job->num_spares, .min = 0, .max = 1e6},
-        {"setup", "FILE", "shell lines that stand before the program, such as module load",
-         .text = &job->setup},
-        {"env", "NAME[=VALUE]", "a variable that all ranks get; may be repeated",
-         .texts = &job->environment},
-        {"interface", "NAME",
-         "the network interface of MPI over TCP, NCCL's sockets and libfabric's",
-         .text = &job->interface},
-        {"rank-output", NULL, "each rank's words in a file of its own, RUN/ranks",
-         .flag = &job->rank_output},
-        {"time", "TIME", "slurm: the job's time; it stops before its end and goes on",
-         .text = &job->slurm.time},
-        {"account", "NAME", "slurm: who pays", .text = &job->slurm.account},
-        {"partition", "NAME", "slurm: where it queues", .text = &job->slurm.partition},
-        {"qos", "NAME", "slurm: its quality of service", .text = &job->slurm.qos},
-        {"sbatch", "OPTION", "slurm: one more of sbatch's options; may be repeated",
-         .texts = &job->slurm.sbatch},
-        {"container-image", "IMAGE", "slurm: the container's image, for srun's plugin pyxis",
-         .text = &job->container.image},
-        {"container-mounts", "LIST", "slurm: what else pyxis mounts, A:B,C:D",
-         .text = &job->container.mounts},
-        {"apptainer", "IMAGE", "mpirun, slurm: the program runs in this image, by apptainer exec",
-         .text = &job->container.apptainer},
-        {"image", "IMAGE", "kubernetes: the containers' image", .text = &job->kubernetes.image},
-        {"claim", "NAME", "kubernetes: the volume claim of RUN (the nodes' folder of this name)",
-         .text = &job->kubernetes.claim},
-        {"namespace", "NAME", "kubernetes: the job's", .text = &job->kubernetes.name_space},
-        {"queue", "NAME", "kubernetes: of Kueue, or of Volcano", .text = &job->kubernetes.queue},
-        {"resource", "NAME=AMOUNT", "kubernetes: of each worker, such as memory; may be repeated",
-         .texts = &job->kubernetes.resources},
-        {"pod", "FIELD=VALUE",
-         "kubernetes: a field of the pods' spec, text or JSON; may be repeated",
-         .texts = &job->kubernetes.pod},
-        {"user", "UID",
-         "kubernetes: whose number the containers run as (the image's, which is root then)",
-         .count = &job->kubernetes.user, .min = 0, .max = INT_MAX},
-        {"run", NULL, "also start it", .flag = &l->run},
-        {"dry-run", NULL, "print what would be written, and write and start nothing",
-         .flag = &l->dry_run},
-        {"force", NULL, "replace another job's files", .flag = &l->force},
-        {"json", NULL, "what was written as one JSON object", .flag = &l->json},
+        TEXT("out", "RUN", &l->out, "the run's folder, which gets the job's files",
+             .required = true),
+        TEXT("cluster", "FILE", &l->cluster,
+             "what it runs on: how many ranks a node has, whether the plan fits"),
+        SMALL("nodes", "N", &l->num_nodes, 1, 1e6,
+              "how many nodes; data parallelism takes what is left (what the mesh needs)"),
+        TEXT("mesh", "AXES", &l->mesh, "such as tp=8,pp=4: replaces the config's mesh"),
+        TEXTS("set", "KEY=VALUE", &l->set, "override a key of the config; may be repeated"),
+        TEXT("program", "PROGRAM", &l->program, "what trains, on the nodes"),
+        TEXT("hosts", "A,B,...", &l->hosts, "mpirun: the nodes' names, such as node[01-16,20]",
+             .excludes = "hostfile"),
+        TEXT("hostfile", "FILE", &l->hostfile,
+             "mpirun: a file with them, as Open MPI, MPICH or DeepSpeed read it"),
+        SMALL("spares", "N", &job->num_spares, 0, 1e6,
+              "mpirun: so many more of --hosts, for nodes that fail"),
+        TEXT("setup", "FILE", &job->setup,
+             "shell lines that stand before the program, such as module load"),
+        TEXTS("env", "NAME[=VALUE]", &job->environment,
+              "a variable that all ranks get; may be repeated"),
+        TEXT("interface", "NAME", &job->interface,
+             "the network interface of MPI over TCP, NCCL's sockets and libfabric's"),
+        FLAG("rank-output", &job->rank_output, "each rank's words in a file of its own, RUN/ranks"),
+        TEXT("time", "TIME", &job->slurm.time,
+             "slurm: the job's time; it stops before its end and goes on"),
+        TEXT("account", "NAME", &job->slurm.account, "slurm: who pays"),
+        TEXT("partition", "NAME", &job->slurm.partition, "slurm: where it queues"),
+        TEXT("qos", "NAME", &job->slurm.qos, "slurm: its quality of service"),
+        TEXTS("sbatch", "OPTION", &job->slurm.sbatch,
+              "slurm: one more of sbatch's options; may be repeated"),
+        TEXT("container-image", "IMAGE", &job->container.image,
+             "slurm: the container's image, for srun's plugin pyxis"),
+        TEXT("container-mounts", "LIST", &job->container.mounts,
+             "slurm: what else pyxis mounts, A:B,C:D"),
+        TEXT("apptainer", "IMAGE", &job->container.apptainer,
+             "mpirun, slurm: the program runs in this image, by apptainer exec",
+             .excludes = "container-image"),
+        TEXT("image", "IMAGE", &job->kubernetes.image, "kubernetes: the containers' image"),
+        TEXT("claim", "NAME", &job->kubernetes.claim,
+             "kubernetes: the volume claim of RUN (the nodes' folder of this name)"),
+        TEXT("namespace", "NAME", &job->kubernetes.name_space, "kubernetes: the job's"),
+        TEXT("queue", "NAME", &job->kubernetes.queue, "kubernetes: of Kueue, or of Volcano"),
+        TEXTS("resource", "NAME=AMOUNT", &job->kubernetes.resources,
+              "kubernetes: of each worker, such as memory; may be repeated"),
+        TEXTS("pod", "FIELD=VALUE", &job->kubernetes.pod,
+              "kubernetes: a field of the pods' spec, text or JSON; may be repeated"),
+        SMALL("user", "UID", &job->kubernetes.user, 0, INT_MAX,
+              "kubernetes: whose number the containers run as (the image's, which is root then)"),
+        FLAG("run", &l->run, "also start it", .excludes = "dry-run"),
+        FLAG("dry-run", &l->dry_run, "print what would be written, and write and start nothing"),
+        FLAG("force", &l->force, "replace another job's files"),
+        FLAG("json", &l->json, "what was written as one JSON object"),
     };
     const weft_arguments verb = {
         .verb = "launch",

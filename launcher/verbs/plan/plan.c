@@ -6,7 +6,7 @@
 #include "core/clock.h"
 #include "core/cluster/cluster.h"
 #include "core/log.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/page/page.h"
 #include "launcher/planning/config.h"
 #include "launcher/planning/figures.h"
@@ -32,16 +32,8 @@ typedef struct plan_search {
     bool is_stopped;                /* by a signal, before the end */
 } plan_search;
 
-/* Refuses options of a search without one, and what is of a run beside one. */
-static weft_status plan_search_check(const plan_search *s, const char *against)
+static weft_status plan_search_check(const plan_search *s)
 {
-    if (!s->on && (s->emit || s->nodes.count > 0 || s->top != PLAN_SEARCH_TOP))
-        return WEFT_ERROR(WEFT_CONFIG, "--%s: needs --search",
-                          s->emit              ? "emit"
-                          : s->nodes.count > 0 ? "nodes"
-                                               : "top");
-    if (s->on && against)
-        return WEFT_ERROR(WEFT_CONFIG, "--against: of one mesh, and --search looks at many");
     for (size_t i = 0; i < s->nodes.count; i++)
         for (size_t k = 0; k < i; k++)
             if (s->nodes.values[k] == s->nodes.values[i])
@@ -127,40 +119,41 @@ static int parse(int argc, char **argv, planner *p)
 {
     weft_string_list given = {0};
     const weft_argument rows[] = {
-        {"cluster", "FILE", "what operations cost: from weft calibrate, or of data sheets",
-         .text = &p->cluster, .required = true},
-        {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &p->mesh},
-        {"search", NULL, "the best plans on all devices of the cluster, whatever keys they take",
-         .flag = &p->search.on},
-        {"top", "K", "how many plans a search lists", .count = &p->search.top, .min = 1,
-         .max = 1e4},
-        {"nodes", "N,..", "search on so many nodes of the cluster; several: the scaling curve",
-         .list = &p->search.nodes, .min = 1, .max = 1e5, .most = 32},
-        {"emit", "FILE", "write the best plan of a search as a config that trains",
-         .text = &p->search.emit},
-        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &p->set},
-        {"against", "RUN", "a run of this config: planned beside measured, each with its error",
-         .text = &p->against},
-        {"expert-load", "X", "rows at the fullest rank's experts over the mean (1)",
-         .number = &p->expert_load, .min = 1, .max = 1e6},
-        {"tokens", "T", "to train on, such as 300M or 2T (10^12): days and costs",
-         .number = &p->num_tokens, .is_count = true, .min = 1, .max = 1e18},
-        {"trace", "FILE", "the planned step's timeline, a track a stage, for Perfetto",
-         .text = &p->trace},
-        {"kernels", "KIND",
-         "weft's own, or of published runs, which only plans know: plain, plain-2021",
-         .choice = &p->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
-        {"software", "KIND",
-         "whose operations, by rules that only plans know: weft, megatron (2024), megatron-a2a and "
-         "megatron-deepep (2025, by how experts' rows travel), automodel (NeMo's), fsdp "
-         "(PyTorch's), "
-         "fsdp-2023, or as --kernels: plain, plain-2021",
-         .choice = &p->software, .names = weft_software_texts, .num_names = WEFT_NUM_SOFTWARE},
-        {"html", "FILE", "the plan as a page: one file, which a browser opens offline",
-         .text = &p->html},
-        {"what-if", NULL, "what better links, memory, devices or more nodes would gain",
-         .flag = &p->asks_what_if},
-        {"json", NULL, "the plan as one JSON object", .flag = &p->json},
+        TEXT("cluster", "FILE", &p->cluster,
+             "what operations cost: from weft calibrate, or of data sheets", .required = true),
+        TEXT("mesh", "AXES", &p->mesh, "such as tp=8,pp=4: replaces the config's mesh"),
+        FLAG("search", &p->search.on,
+             "the best plans on all devices of the cluster, whatever keys they take"),
+        SMALL("top", "K", &p->search.top, 1, 1e4, "how many plans a search lists",
+              .needs = "search"),
+        LIST("nodes", "N,..", &p->search.nodes, 32, 1, 1e5, "",
+             "search on so many nodes of the cluster; several: the scaling curve",
+             .needs = "search"),
+        TEXT("emit", "FILE", &p->search.emit,
+             "write the best plan of a search as a config that trains", .needs = "search"),
+        TEXTS("set", "KEY=VALUE", &p->set, "override a key of the config; may be repeated"),
+        TEXT("against", "RUN", &p->against,
+             "a run of this config: planned beside measured, each with its error",
+             .excludes = "search expert-load"),
+        REAL("expert-load", "X", &p->expert_load, 1, 1e6, NULL,
+             "rows at the fullest rank's experts over the mean (1)"),
+        REAL("tokens", "T", &p->num_tokens, 1, 1e18, "",
+             "to train on, such as 300M or 2T (10^12): days and costs"),
+        TEXT("trace", "FILE", &p->trace,
+             "the planned step's timeline, a track a stage, for Perfetto"),
+        NAMED("kernels", "KIND", &p->kernels, weft_kernels_texts, WEFT_NUM_KERNELS,
+              "weft's own, or of published runs, which only plans know: plain, plain-2021"),
+        NAMED("software", "KIND", &p->software, weft_software_texts, WEFT_NUM_SOFTWARE,
+              "whose operations, by rules that only plans know: weft, megatron (2024), "
+              "megatron-a2a and "
+              "megatron-deepep (2025, by how experts' rows travel), automodel (NeMo's), fsdp "
+              "(PyTorch's), "
+              "fsdp-2023, or as --kernels: plain, plain-2021"),
+        TEXT("html", "FILE", &p->html,
+             "the plan as a page: one file, which a browser opens offline"),
+        FLAG("what-if", &p->asks_what_if,
+             "what better links, memory, devices or more nodes would gain"),
+        FLAG("json", &p->json, "the plan as one JSON object"),
     };
     const weft_arguments verb = {
         .verb = "plan",
@@ -174,10 +167,6 @@ static int parse(int argc, char **argv, planner *p)
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &p->arena);
-    if (code < 0 && p->expert_load > 0 && p->against) {
-        WEFT_ERROR(WEFT_CONFIG, "--expert-load and --against: the run says its load");
-        code = weft_verb_fail("plan");
-    }
     if (code < 0)
         p->source = weft_plan_source(given.values[0], &p->set, p->mesh, p->source.application);
     return code;
@@ -349,7 +338,7 @@ static weft_status choose_kernels(planner *p)
 static weft_status load(planner *p, weft_config *config, weft_config *of_run,
                         weft_cluster **cluster)
 {
-    WEFT_TRY(plan_search_check(&p->search, p->against));
+    WEFT_TRY(plan_search_check(&p->search));
     WEFT_TRY(check_files(p));
     WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, config));
     WEFT_TRY(choose_kernels(p));

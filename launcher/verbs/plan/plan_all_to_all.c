@@ -4,7 +4,7 @@
 
 #include "core/cluster/cluster.h"
 #include "core/text.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/planning/plan.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs/plan/plan.h"
@@ -23,19 +23,18 @@ typedef struct arguments {
 static int parse(int argc, char **argv, arguments *a, weft_arena *arena)
 {
     const weft_argument rows[] = {
-        {"bytes", "I", "that a rank sends in the baseline, its own block included: 64k, 4MiB",
-         .whole = &a->bytes, .is_bytes = true, .min = 1, .max = 17179869184.0, .required = true},
-        {"tp", "T", "ranks inside a node that hold the same tokens", .count = &a->tp, .min = 1,
-         .max = 1e6, .required = true},
-        {"ep", "E", "ranks that the tokens travel between", .count = &a->ep, .min = 1, .max = 1e6,
-         .required = true},
-        {"cluster", "FILE", "from weft calibrate, or of data sheets", .text = &a->cluster,
-         .required = true},
-        {"minimal", "I", "the smallest slice of a chunk, I / (N T)", .whole = &a->minimal,
-         .is_bytes = true, .min = 1024, .max = 17179869184.0},
-        {"paper", NULL, "MoNTA's equations 8 to 11 and Algorithms 1 to 3 as printed",
-         .flag = &a->paper},
-        {"json", NULL, "one JSON object", .flag = &a->json},
+        BYTES("bytes", "I", &a->bytes, 1, 17179869184.0,
+              "that a rank sends in the baseline, its own block included: 64k, 4MiB",
+              .required = true),
+        SMALL("tp", "T", &a->tp, 1, 1e6, "ranks inside a node that hold the same tokens",
+              .required = true),
+        SMALL("ep", "E", &a->ep, 1, 1e6, "ranks that the tokens travel between", .required = true),
+        TEXT("cluster", "FILE", &a->cluster, "from weft calibrate, or of data sheets",
+             .required = true),
+        BYTES("minimal", "I", &a->minimal, 1024, 17179869184.0,
+              "the smallest slice of a chunk, I / (N T)"),
+        FLAG("paper", &a->paper, "MoNTA's equations 8 to 11 and Algorithms 1 to 3 as printed"),
+        FLAG("json", &a->json, "one JSON object"),
     };
     const weft_arguments verb = {
         .verb = verb_name,

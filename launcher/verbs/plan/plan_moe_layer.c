@@ -4,7 +4,7 @@
 
 #include "core/cluster/cluster.h"
 #include "core/text.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/moe_layer_price.h"
 #include "launcher/planning/plan.h"
@@ -31,23 +31,19 @@ static int parse(int argc, char **argv, arguments *a, weft_arena *arena)
     static const char *const precisions[] = {"fp32", "bf16", "fp16"};
     static const int64_t partitions[] = {1, 2, 3, 4, 6, 8};
     const weft_argument rows[] = {
-        {"tokens", "B", "a rank's", .whole = &a->tokens, .min = 1, .max = 1e9, .required = true},
-        {"hidden", "M", "the model's width", .whole = &a->hidden, .min = 1, .max = 1e6,
-         .required = true},
-        {"ffn", "H", "an expert's width", .whole = &a->ffn, .min = 1, .max = 1e6, .required = true},
-        {"experts", "E", "of the layer", .whole = &a->experts, .min = 1, .max = 1024,
-         .required = true},
-        {"topk", "K", "experts a token", .whole = &a->topk, .min = 1, .max = 16, .required = true},
-        {"ep", "R", "ranks that share the experts out", .count = &a->ep, .min = 1, .max = 1024,
-         .required = true},
-        {"cluster", "FILE", "from weft calibrate, or of data sheets", .text = &a->cluster,
-         .required = true},
-        {"swiglu", NULL, "experts with a gate", .flag = &a->swiglu},
-        {"precision", "NAME", "fp32, bf16 or fp16", .choice = &a->precision, .names = precisions,
-         .num_names = 3},
-        {"partitions", "N,...", "the n to try", .list = &a->partitions, .min = 1,
-         .max = WEFT_MOE_MAX_PARTITIONS, .most = MAX_CANDIDATES / WEFT_NUM_REUSES},
-        {"json", NULL, "one JSON object", .flag = &a->json},
+        WHOLE("tokens", "B", &a->tokens, 1, 1e9, "a rank's", .required = true),
+        WHOLE("hidden", "M", &a->hidden, 1, 1e6, "the model's width", .required = true),
+        WHOLE("ffn", "H", &a->ffn, 1, 1e6, "an expert's width", .required = true),
+        WHOLE("experts", "E", &a->experts, 1, 1024, "of the layer", .required = true),
+        WHOLE("topk", "K", &a->topk, 1, 16, "experts a token", .required = true),
+        SMALL("ep", "R", &a->ep, 1, 1024, "ranks that share the experts out", .required = true),
+        TEXT("cluster", "FILE", &a->cluster, "from weft calibrate, or of data sheets",
+             .required = true),
+        FLAG("swiglu", &a->swiglu, "experts with a gate"),
+        NAMED("precision", "NAME", &a->precision, precisions, 3, "fp32, bf16 or fp16"),
+        LIST("partitions", "N,...", &a->partitions, MAX_CANDIDATES / WEFT_NUM_REUSES, 1,
+             WEFT_MOE_MAX_PARTITIONS, "", "the n to try"),
+        FLAG("json", &a->json, "one JSON object"),
     };
     const weft_arguments verb = {
         .verb = verb_name,

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/text.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/planning/config.h"
 #include "launcher/planning/levels.h"
 #include "launcher/process/output.h"
@@ -34,26 +34,25 @@ static int parse(int argc, char **argv, scheduler *s)
 {
     weft_string_list given = {0};
     const weft_argument rows[] = {
-        {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &s->mesh},
-        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &s->set},
-        {"level", "LEVEL",
-         "step, pass (a chunk's layers), layer (the programs inside one) or experts (uploaded in "
-         "turn)",
-         .choice = &s->level, .names = level_names, .num_names = 4},
-        {"body", "BODY", "of a layer: attention (cp above 1), experts, or all that it has",
-         .choice = &s->body, .names = body_names, .num_names = 3},
-        {"kernels", "KIND",
-         "weft's own, or of published runs, which only plans know: plain, plain-2021",
-         .choice = &s->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
-        {"csv", NULL, "the step's order of compute as PyTorch's CSV: a row a rank",
-         .flag = &s->csv},
-        {"program", NULL, "every program as text, each below a line with its name",
-         .flag = &s->program},
-        {"cluster", "FILE", "what operations cost; without it described FLOPs do, messages nothing",
-         .text = &s->cluster_file},
-        {"svg", "FILE", "the timeline, drawn", .text = &s->svg},
-        {"trace", "FILE", "the timeline, for Perfetto", .text = &s->trace},
-        {"json", NULL, "the summary as one JSON object", .flag = &s->json},
+        TEXT("mesh", "AXES", &s->mesh, "such as tp=8,pp=4: replaces the config's mesh"),
+        TEXTS("set", "KEY=VALUE", &s->set, "override a key of the config; may be repeated"),
+        NAMED("level", "LEVEL", &s->level, level_names, 4,
+              "step, pass (a chunk's layers), layer (the programs inside one) or experts (uploaded "
+              "in "
+              "turn)"),
+        NAMED("body", "BODY", &s->body, body_names, 3,
+              "of a layer: attention (cp above 1), experts, or all that it has"),
+        NAMED("kernels", "KIND", &s->kernels, weft_kernels_texts, WEFT_NUM_KERNELS,
+              "weft's own, or of published runs, which only plans know: plain, plain-2021"),
+        FLAG("csv", &s->csv, "the step's order of compute as PyTorch's CSV: a row a rank",
+             .excludes = "program json"),
+        FLAG("program", &s->program, "every program as text, each below a line with its name",
+             .excludes = "json"),
+        TEXT("cluster", "FILE", &s->cluster_file,
+             "what operations cost; without it described FLOPs do, messages nothing"),
+        TEXT("svg", "FILE", &s->svg, "the timeline, drawn"),
+        TEXT("trace", "FILE", &s->trace, "the timeline, for Perfetto"),
+        FLAG("json", &s->json, "the summary as one JSON object"),
     };
     const weft_arguments verb = {
         .verb = "schedule",
@@ -201,8 +200,6 @@ static weft_status make(scheduler *s, weft_trace *trace)
 static weft_status run(scheduler *s)
 {
     weft_trace *trace = NULL;
-    if (s->csv + s->program + s->json > 1)
-        return WEFT_ERROR(WEFT_CONFIG, "--csv, --program, --json: one of them");
     if (s->csv && s->level != WEFT_LEVEL_STEP)
         return WEFT_ERROR(WEFT_CONFIG, "--csv: a %s has no order of compute, a step has",
                           level_names[s->level]);

@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "core/log.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/planning/config.h"
 #include "launcher/process/launch.h"
 #include "launcher/verbs/train/train.h"
@@ -18,10 +18,10 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
 {
     weft_string_list given = {0}, sets = {0};
     const weft_argument rows[] = {
-        {"layer", "NAME", "only these: a name such as decoder.layers.0.mlp, or a kind such as mlp",
-         .text = &args->layer},
-        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &sets},
-        {"json", NULL, "one JSON object on standard output", .flag = &args->json},
+        TEXT("layer", "NAME", &args->layer,
+             "only these: a name such as decoder.layers.0.mlp, or a kind such as mlp"),
+        TEXTS("set", "KEY=VALUE", &sets, "override a key of the config; may be repeated"),
+        FLAG("json", &args->json, "one JSON object on standard output"),
     };
     const weft_arguments verb = {
         .verb = "check-layer",

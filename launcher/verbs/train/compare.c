@@ -9,7 +9,7 @@
 
 #include "core/sorted.h"
 #include "core/text.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/planning/run_changes.h"
 #include "launcher/report/report.h"
 #include "launcher/training/ledger.h"
@@ -287,7 +287,7 @@ int weft_verb_compare(int argc, char **argv, const weft_verb_given *given)
     comparison c = {0};
     weft_string_list operands = {0};
     const weft_argument rows[] = {
-        {"json", NULL, "one JSON object on standard output", .flag = &c.json},
+        FLAG("json", &c.json, "one JSON object on standard output"),
     };
     const weft_arguments verb = {
         .verb = "compare",

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/report/report.h"
 #include "launcher/training/run_folder.h"
 #include "launcher/training/setup.h"
@@ -40,15 +40,14 @@ static int parse(int argc, char **argv, evaluator *e)
     weft_string_list given = {0};
     arguments *args = &e->args;
     const weft_argument rows[] = {
-        {"data", "PREFIX", "another dataset than the run's", .text = &args->data},
-        {"split", "PART", "which part of it", .choice = &args->split, .names = split_names,
-         .num_names = NUM_SPLIT_NAMES},
-        {"iters", "N", "global batches, not the run's train.eval_iters", .whole = &args->iters,
-         .min = 1, .max = 1e15},
-        {"mesh", "AXES", "such as tp=2,pp=2: replaces the run's mesh", .text = &args->mesh},
-        {"set", "KEY=VALUE", "override a key of the run's config; may be repeated",
-         .texts = &args->set},
-        {"json", NULL, "the result as one JSON object", .flag = &args->json},
+        TEXT("data", "PREFIX", &args->data, "another dataset than the run's"),
+        NAMED("split", "PART", &args->split, split_names, NUM_SPLIT_NAMES, "which part of it"),
+        WHOLE("iters", "N", &args->iters, 1, 1e15,
+              "global batches, not the run's train.eval_iters"),
+        TEXT("mesh", "AXES", &args->mesh, "such as tp=2,pp=2: replaces the run's mesh"),
+        TEXTS("set", "KEY=VALUE", &args->set,
+              "override a key of the run's config; may be repeated"),
+        FLAG("json", &args->json, "the result as one JSON object"),
     };
     const weft_arguments verb = {
         .verb = "eval",

@@ -15,7 +15,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/rng.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/planning/config.h"
 #include "launcher/planning/tier_choice.h"
 #include "launcher/report/report.h"
@@ -64,18 +64,17 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
 {
     weft_string_list given = {0};
     const weft_argument rows[] = {
-        {"prompt", "TEXT", "what to continue", .text = &args->prompt, .required = true},
-        {"num-tokens", "N", "tokens to add", .whole = &args->num_tokens, .min = 1, .max = 1e9},
-        {"temperature", "T", "0 takes the likeliest token", .number = &args->temperature,
-         .max = INFINITY},
-        {"top-k", "K", "sample among the K likeliest; 0: all", .whole = &args->top_k,
-         .max = INFINITY},
-        {"seed", "S", "same seed, same text", .whole = &args->seed},
-        {"mesh", "AXES", "such as tp=2,pp=2; one rank without", .text = &args->mesh},
-        {"no-cache", NULL, "compute the whole text for each token", .flag = &args->no_cache},
-        {"set", "KEY=VALUE", "override a key of the run's config; may be repeated",
-         .texts = &args->set},
-        {"json", NULL, "text, tokens and settings as one JSON object", .flag = &args->json},
+        TEXT("prompt", "TEXT", &args->prompt, "what to continue", .required = true),
+        WHOLE("num-tokens", "N", &args->num_tokens, 1, 1e9, "tokens to add"),
+        REAL("temperature", "T", &args->temperature, 0, INFINITY, NULL,
+             "0 takes the likeliest token"),
+        WHOLE("top-k", "K", &args->top_k, 0, INFINITY, "sample among the K likeliest; 0: all"),
+        WHOLE("seed", "S", &args->seed, 0, 0, "same seed, same text"),
+        TEXT("mesh", "AXES", &args->mesh, "such as tp=2,pp=2; one rank without"),
+        FLAG("no-cache", &args->no_cache, "compute the whole text for each token"),
+        TEXTS("set", "KEY=VALUE", &args->set,
+              "override a key of the run's config; may be repeated"),
+        FLAG("json", &args->json, "text, tokens and settings as one JSON object"),
     };
     const weft_arguments verb = {
         .verb = "generate",

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/models/models.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs/train/train.h"
@@ -118,8 +118,6 @@ static weft_status check_out(const char *out, bool check)
 {
     if (!out && !check)
         return WEFT_ERROR(WEFT_CONFIG, "--out is missing; --check alone writes nothing");
-    if (out && check)
-        return WEFT_ERROR(WEFT_CONFIG, "--check writes nothing: leave --out out");
     return WEFT_OK;
 }
 
@@ -131,10 +129,10 @@ int weft_verb_import(int argc, char **argv, const weft_verb_given *given)
     weft_card card;
     bool check = false, json = false;
     const weft_argument rows[] = {
-        {"out", "RUN", "folder that is made: a config, a checkpoint of step 0, the source's texts",
-         .text = &import.out},
-        {"check", NULL, "read, check and hash all, and write nothing", .flag = &check},
-        {"json", NULL, "the model's card as one JSON object", .flag = &json},
+        TEXT("out", "RUN", &import.out,
+             "folder that is made: a config, a checkpoint of step 0, the source's texts"),
+        FLAG("check", &check, "read, check and hash all, and write nothing", .excludes = "out"),
+        FLAG("json", &json, "the model's card as one JSON object"),
     };
     const weft_arguments verb = {
         .verb = "import",
@@ -171,16 +169,15 @@ int weft_verb_export(int argc, char **argv, const weft_verb_given *given)
     int dtype = AS_IS;
     int64_t most = 0;
     const weft_argument rows[] = {
-        {"out", "FOLDER", "folder that is made", .text = &export.out},
-        {"dtype", "D", "of all tensors; as-is: the source's, else the run's precision",
-         .choice = &dtype, .names = dtypes, .num_names = NUM_DTYPES},
-        {"like", "FOLDER", "take config.json and tokenizer from there, not from the run's source",
-         .text = &export.like},
-        {"max-shard-size", "BYTES",
-         "of a file (5GB, or the source's files where each tensor has its dtype)", .whole = &most,
-         .min = 1, .max = 1e15, .is_bytes = true},
-        {"check", NULL, "make and hash all tensors, and write nothing", .flag = &check},
-        {"json", NULL, "the model's card as one JSON object", .flag = &json},
+        TEXT("out", "FOLDER", &export.out, "folder that is made"),
+        NAMED("dtype", "D", &dtype, dtypes, NUM_DTYPES,
+              "of all tensors; as-is: the source's, else the run's precision"),
+        TEXT("like", "FOLDER", &export.like,
+             "take config.json and tokenizer from there, not from the run's source"),
+        BYTES("max-shard-size", "BYTES", &most, 1, 1e15,
+              "of a file (5GB, or the source's files where each tensor has its dtype)"),
+        FLAG("check", &check, "make and hash all tensors, and write nothing", .excludes = "out"),
+        FLAG("json", &json, "the model's card as one JSON object"),
     };
     const weft_arguments verb = {
         .verb = "export",

@@ -17,7 +17,7 @@
 #include "core/dataset/dataset.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/report/report.h"
 #include "launcher/text/known.h"
@@ -600,10 +600,6 @@ static weft_status inspect(const char *path, bool json)
 
 static weft_status run(const inspect_sample *asked, bool flight)
 {
-    if (asked->full && asked->step == 0)
-        return WEFT_ERROR(WEFT_CONFIG, "--full: needs --sample");
-    if (flight && asked->step > 0)
-        return WEFT_ERROR(WEFT_CONFIG, "--flight: of all steps, and --sample names one");
     if (asked->step > 0)
         return inspect_sample_print(asked, stdout);
     return flight ? weft_inspect_flight(asked->run, asked->json, stdout)
@@ -617,12 +613,12 @@ int weft_verb_inspect(int argc, char **argv, const weft_verb_given *given)
     weft_string_list operands;
     weft_arena arena = {0};
     const weft_argument rows[] = {
-        {"flight", NULL, "of a run's folder: the ranks' flight records beside each other",
-         .flag = &flight},
-        {"sample", "N", "of a run's folder: the text that step N read", .whole = &asked.step,
-         .min = 1, .max = 1e15},
-        {"full", NULL, "with --sample: whole texts, which else are shortened", .flag = &asked.full},
-        {"json", NULL, "one JSON object on standard output", .flag = &asked.json},
+        FLAG("flight", &flight, "of a run's folder: the ranks' flight records beside each other",
+             .excludes = "sample"),
+        WHOLE("sample", "N", &asked.step, 1, 1e15, "of a run's folder: the text that step N read"),
+        FLAG("full", &asked.full, "with --sample: whole texts, which else are shortened",
+             .needs = "sample"),
+        FLAG("json", &asked.json, "one JSON object on standard output"),
     };
     const weft_arguments verb = {
         .verb = "inspect",

@@ -13,7 +13,7 @@
 #include <xxhash.h>
 
 #include "core/text.h"
-#include "launcher/arguments/arguments.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs/train/train.h"
 #include "parallel/topology/topology.h"
@@ -35,32 +35,30 @@ typedef struct prepare {
 static int parse(int argc, char **argv, weft_prepare_options *o, weft_arena *arena)
 {
     const weft_argument rows[] = {
-        {"out", "PREFIX", "where to write", .text = &o->out, .required = true},
-        {"tokenizer", "NAME", "bytes: 257 tokens; gpt2: 50,257; or the path of a tokenizer.json",
-         .text = &o->tokenizer.name},
-        {"vocab-file", "FILE", "gpt2: encoder.json", .text = &o->tokenizer.vocab_file},
-        {"merge-file", "FILE", "gpt2: vocab.bpe", .text = &o->tokenizer.merge_file},
-        {"eod-token", "TEXT", "tokenizer.json: the end-of-document token, where it is another",
-         .text = &o->tokenizer.eod},
-        {"no-special-tokens", NULL, "tokenizer.json: nothing around documents",
-         .flag = &o->tokenizer.no_special_tokens},
-        {"jsonl", "KEY", "files are JSON lines, a document a line: its text is under KEY, or a.b",
-         .text = &o->jsonl},
-        {"chat", "FORM",
-         "lines have messages, written as chatml or llama3; answers alone will bear a loss "
-         "(--jsonl messages, unless it says another key)",
-         .text = &o->chat},
-        {"pack", "N", "sequences of N tokens, filled with whole documents: for model.seq_length N",
-         .count = &o->pack, .min = 2, .max = 1 << 24},
-        {"append-eod", NULL,
-         "end each document with the end-of-document token; --jsonl and token files always do",
-         .flag = &o->append_eod},
-        {"split-blank-lines", NULL, "a document ends at a blank line; else each file is one",
-         .flag = &o->split_blank_lines},
-        {"any-bytes", NULL, "take files as text whatever they hold", .flag = &o->any_bytes},
-        {"threads", "N", "that encode; 0: all cores", .count = &o->num_threads, .min = 0,
-         .max = MAX_THREADS},
-        {"json", NULL, "one JSON object on standard output", .flag = &o->json},
+        TEXT("out", "PREFIX", &o->out, "where to write", .required = true),
+        TEXT("tokenizer", "NAME", &o->tokenizer.name,
+             "bytes: 257 tokens; gpt2: 50,257; or the path of a tokenizer.json"),
+        TEXT("vocab-file", "FILE", &o->tokenizer.vocab_file, "gpt2: encoder.json"),
+        TEXT("merge-file", "FILE", &o->tokenizer.merge_file, "gpt2: vocab.bpe"),
+        TEXT("eod-token", "TEXT", &o->tokenizer.eod,
+             "tokenizer.json: the end-of-document token, where it is another"),
+        FLAG("no-special-tokens", &o->tokenizer.no_special_tokens,
+             "tokenizer.json: nothing around documents"),
+        TEXT("jsonl", "KEY", &o->jsonl,
+             "files are JSON lines, a document a line: its text is under KEY, or a.b"),
+        TEXT("chat", "FORM", &o->chat,
+             "lines have messages, written as chatml or llama3; answers alone will bear a loss "
+             "(--jsonl messages, unless it says another key)"),
+        SMALL("pack", "N", &o->pack, 2, 1 << 24,
+              "sequences of N tokens, filled with whole documents: for model.seq_length N"),
+        FLAG("append-eod", &o->append_eod,
+             "end each document with the end-of-document token; --jsonl and token files always do"),
+        FLAG("split-blank-lines", &o->split_blank_lines,
+             "a document ends at a blank line; else each file is one", .excludes = "jsonl chat"),
+        FLAG("any-bytes", &o->any_bytes, "take files as text whatever they hold",
+             .excludes = "jsonl chat"),
+        SMALL("threads", "N", &o->num_threads, 0, MAX_THREADS, "that encode; 0: all cores"),
+        FLAG("json", &o->json, "one JSON object on standard output"),
     };
     const weft_arguments verb = {
         .verb = "prepare",
@@ -290,18 +288,6 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     return weft_report_end(&r, WEFT_OK, stdout);
 }
 
-static weft_status check_options(const weft_prepare_options *o)
-{
-    if (!o->jsonl)
-        return WEFT_OK;
-    if (!o->jsonl[0])
-        return WEFT_ERROR(WEFT_CONFIG, "--jsonl wants the key of the text");
-    return o->split_blank_lines || o->any_bytes
-               ? WEFT_ERROR(WEFT_CONFIG, "%s is for text, --jsonl for JSON lines",
-                            o->any_bytes ? "--any-bytes" : "--split-blank-lines")
-               : WEFT_OK;
-}
-
 /* Tokens of a form are added tokens of a tokenizer.json. */
 static weft_status check_chat(const weft_prepare_options *o)
 {
@@ -320,7 +306,8 @@ static weft_status prepare_init(prepare *p)
 {
     const weft_prepare_options *o = p->options;
     weft_tokenizer_source tokenizer = o->tokenizer;
-    WEFT_TRY(check_options(o));
+    if (o->jsonl && !o->jsonl[0])
+        return WEFT_ERROR(WEFT_CONFIG, "--jsonl wants the key of the text");
     WEFT_TRY(check_chat(o));
     tokenizer.no_special_tokens = o->tokenizer.no_special_tokens || o->chat;
     WEFT_TRY(weft_tokenizer_create(&tokenizer, &p->tokenizer));

@@ -3,6 +3,7 @@
 
 #include "core/clock.h"
 #include "core/options/options.h"
+#include "launcher/arguments/rows.h"
 #include "launcher/training/train.h"
 #include "launcher/verbs/train/train.h"
 
@@ -19,21 +20,21 @@ static int parse_arguments(int argc, char **argv, weft_training *args, weft_aren
 {
     weft_string_list given = {0}, sets = {0};
     const weft_argument rows[] = {
-        {"out", "RUN", "folder for config.json, metrics.jsonl, checkpoints/, trace.json",
-         .text = &args->run.path, .required = true},
-        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &sets},
-        {"mesh", "AXES", "such as tp=2,pp=2,ep=4,binding=dp: replaces the file's mesh",
-         .text = &args->source.mesh},
-        {"resume", NULL, "go on from RUN's latest checkpoint, if any; CONFIG may be left out",
-         .flag = &args->run.resume},
-        {"resume-from", "STEP", "the same from another one, such as step-400 or 400",
-         .text = &args->run.from},
-        {"allow-change", "KEYS",
-         "go on with another model, seed or dataset: keys or sections, such as train.seed,data",
-         .text = &args->source.allow_change},
-        {"dry-run", NULL, "check all that a start checks, say what the run would be, write nothing",
-         .flag = &args->dry_run},
-        {"json", NULL, "metrics as JSON lines on standard output", .flag = &args->json},
+        TEXT("out", "RUN", &args->run.path,
+             "folder for config.json, metrics.jsonl, checkpoints/, trace.json", .required = true),
+        TEXTS("set", "KEY=VALUE", &sets, "override a key of the config; may be repeated"),
+        TEXT("mesh", "AXES", &args->source.mesh,
+             "such as tp=2,pp=2,ep=4,binding=dp: replaces the file's mesh"),
+        FLAG("resume", &args->run.resume,
+             "go on from RUN's latest checkpoint, if any; CONFIG may be left out"),
+        TEXT("resume-from", "STEP", &args->run.from,
+             "the same from another one, such as step-400 or 400"),
+        TEXT(
+            "allow-change", "KEYS", &args->source.allow_change,
+            "go on with another model, seed or dataset: keys or sections, such as train.seed,data"),
+        FLAG("dry-run", &args->dry_run,
+             "check all that a start checks, say what the run would be, write nothing"),
+        FLAG("json", &args->json, "metrics as JSON lines on standard output"),
     };
     const weft_arguments verb = {
         .verb = "train",
