@@ -18,7 +18,7 @@
 #include "core/arena.h"
 #include "schedule/program.h"
 
-enum { WEFT_BODY_MAX_PROGRAMS = 8 }; /* different ones inside its layers */
+enum { WEFT_BODY_MAX_PROGRAMS = 16 }; /* different ones inside its layers */
 
 typedef struct weft_body_part {
     const weft_program *program; /* inside the layer; NULL: the part is the layer's own */
@@ -35,6 +35,12 @@ typedef bool (*weft_body_parts)(const void *context, const weft_task *task, int 
 /* Errors: WEFT_MEMORY; WEFT_CONFIG where a program has no room for so many. */
 weft_status weft_program_body(const weft_program *pass, weft_body_parts parts, const void *context,
                               weft_arena *arena, weft_program *out) WEFT_CHECKED;
+/* Proves that a program is the pass's body: every layer's parts are there once and in order, with
+ * the operands of its task or, in slots of the program's own, of the program's; a program's tasks
+ * run between the own parts before and behind it; by lanes and waits alone, all that waits in the
+ * pass or in a program waits here. WEFT_INTERNAL with the task's index and text. */
+weft_status weft_program_body_check(const weft_program *pass, weft_body_parts parts,
+                                    const void *context, const weft_program *body) WEFT_CHECKED;
 /* Whether the task stands beside layers: a gather or a reduction of their parameters, a copy of
  * their stash. Any other is a part of a layer. */
 bool weft_body_beside(const weft_task *task);

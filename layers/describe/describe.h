@@ -78,6 +78,8 @@ typedef struct weft_description {
     bool coarse;       /* the layer, or a child, filled in sums alone: the list is incomplete */
     bool lacks_memory; /* while the list is made: memory ran out */
     const char *lacks; /* likewise: the kind of a child that does not describe itself */
+    int num_inside[2]; /* programs inside the layer: forward, backward; 0 where it was not rehearsed
+                        */
     bool keeps_input;  /* in place of its output; what is made again is scratch, inside backward */
     /* Of a shape whose backward comes in two halves, which `operations` tell apart: whether the
      * second one does anything, and the bytes that it finds kept by the first; scratch where parts

@@ -511,6 +511,7 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
 {
     weft_layer_cost *cost = &out->cost;
     const weft_stack *scratch = &r->model.memory.scratch;
+    weft_inside inside[WEFT_MAX_INSIDE];
     empty(r);
     r->second = r->end = SIZE_MAX;
     r->model.coarse = (weft_layer_cost){0};
@@ -529,6 +530,8 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
     cost->host_bytes = r->pass.host.peak_bytes;
     cost->recomputed_bytes = r->model.memory.recomputed[0].stack.peak_bytes;
     list(r, at, out);
+    for (int b = 0; b <= r->model.shape.training; b++)
+        out->num_inside[b] = weft_layer_inside(layer, &r->model, NULL, b, inside);
     weft_cost_add(cost, &r->model.coarse); /* more than the list: coarse */
     return r->witness ? r->witness->see(r->witness->context, layer, r->device) : WEFT_OK;
 }

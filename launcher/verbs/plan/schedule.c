@@ -13,7 +13,7 @@
 #include "schedule/text.h"
 
 static const char *const level_names[] = {"step", "pass", "layer", "experts"};
-static const char *const body_names[] = {"all", "attention", "experts"};
+static const char *const body_names[] = {"all", "attention", "experts", "tensor"};
 
 typedef struct scheduler {
     const char *cluster_file, *mesh, *svg, *trace;
@@ -41,7 +41,7 @@ static int parse(int argc, char **argv, scheduler *s)
          "turn)",
          .choice = &s->level, .names = level_names, .num_names = 4},
         {"body", "BODY", "of a layer: attention (cp above 1), experts, or all that it has",
-         .choice = &s->body, .names = body_names, .num_names = 3},
+         .choice = &s->body, .names = body_names, .num_names = 4},
         {"kernels", "KIND",
          "weft's own, or of published runs, which only plans know: plain, plain-2021",
          .choice = &s->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
