@@ -73,6 +73,13 @@ static weft_inner_costs *program_of(weft_layer_costs *costs, const weft_operatio
     return added;
 }
 
+void weft_layer_costs_begin(weft_layer_costs *costs)
+{
+    costs->num_programs = 0;
+    costs->soon_us = costs->late_us = 0;
+    memset(costs->own, 0, sizeof costs->own);
+}
+
 bool weft_layer_costs_add(weft_layer_costs *costs, const weft_operation *o, int half,
                           const weft_estimate *estimate)
 {
@@ -81,9 +88,8 @@ bool weft_layer_costs_add(weft_layer_costs *costs, const weft_operation *o, int 
     int i = 0;
     if (!program) {
         if (!o->deferred)
-            add_estimate(
-                &costs->own[is_backward(half)][count_programs(costs, is_backward(half))],
-                estimate);
+            add_estimate(&costs->own[is_backward(half)][count_programs(costs, is_backward(half))],
+                         estimate);
         return false;
     }
     while (i < program->num_rows &&
@@ -121,7 +127,8 @@ const weft_task_time *weft_inner_time(const weft_inner_costs *costs, int kind, i
     return row < 0 ? &none : &costs->rows[row].time;
 }
 
-/* --- programs ---------------------------------------------------------------------------------- */
+/* --- programs ----------------------------------------------------------------------------------
+ */
 
 /* Tokens that do not travel are one partition. */
 static weft_moe_pipeline pipeline_of(const weft_shape *shape, bool travels, bool beside)
@@ -141,18 +148,17 @@ static weft_tensor_plan tensor_plan_of(const weft_inner_costs *costs)
     const bool backward = is_backward(costs->half);
     const uint64_t count =
         costs->num_gathers > costs->num_reduces ? costs->num_gathers : costs->num_reduces;
-    const bool multiplies =
-        find_row(costs, WEFT_TASK_PRODUCT, WEFT_FLOW_ACTIVATION) >= 0 ||
-        find_row(costs, WEFT_TASK_PRODUCT, WEFT_FLOW_GRADIENT) >= 0,
+    const bool multiplies = find_row(costs, WEFT_TASK_PRODUCT, WEFT_FLOW_ACTIVATION) >= 0 ||
+                            find_row(costs, WEFT_TASK_PRODUCT, WEFT_FLOW_GRADIENT) >= 0,
                gathers = costs->num_gathers > 0;
-    return (weft_tensor_plan){
-        .chunks = count > WEFT_TENSOR_MAX_CHUNKS ? WEFT_TENSOR_MAX_CHUNKS : (int)count,
-        .backward = backward,
-        .gathers = gathers,
-        .multiplies = multiplies,
-        .reads = gathers && multiplies && costs->num_reduces == 0,
-        .reduces = costs->num_reduces > 0 && multiplies,
-        .weights = find_row(costs, WEFT_TASK_PRODUCT, WEFT_FLOW_WEIGHT) >= 0};
+    return (weft_tensor_plan){.chunks = count > WEFT_TENSOR_MAX_CHUNKS ? WEFT_TENSOR_MAX_CHUNKS
+                                                                       : (int)count,
+                              .backward = backward,
+                              .gathers = gathers,
+                              .multiplies = multiplies,
+                              .reads = gathers && multiplies && costs->num_reduces == 0,
+                              .reduces = costs->num_reduces > 0 && multiplies,
+                              .weights = find_row(costs, WEFT_TASK_PRODUCT, WEFT_FLOW_WEIGHT) >= 0};
 }
 
 static weft_status make_program(const weft_shape *shape, bool travels,
@@ -180,8 +186,8 @@ static weft_status find_program(const weft_shape *shape, bool travels,
                                 const weft_program **out)
 {
     const bool backward = costs->half == WEFT_HALF_BACKWARD;
-    const weft_tensor_plan plan = costs->inner == WEFT_INNER_TENSOR ? tensor_plan_of(costs)
-                                                                    : (weft_tensor_plan){0};
+    const weft_tensor_plan plan =
+        costs->inner == WEFT_INNER_TENSOR ? tensor_plan_of(costs) : (weft_tensor_plan){0};
     for (int i = 0; i < made->count; i++)
         if (made->rows[i].inner == costs->inner && made->rows[i].backward == backward &&
             weft_tensor_plan_is(&made->rows[i].plan, &plan)) {
@@ -222,7 +228,8 @@ const weft_interference *weft_inner_interference(const weft_site *site, weft_inn
     return &(paced ? site->experts : site->cluster)->interference;
 }
 
-/* --- what tasks take --------------------------------------------------------------------------- */
+/* --- what tasks take ---------------------------------------------------------------------------
+ */
 
 /* How much of its kind's sum a task takes, in tasks. shares: of partitions. */
 static double weight_of(const weft_priced_program *p, const double *shares, const weft_task *task)
@@ -239,6 +246,7 @@ static double weight_of(const weft_priced_program *p, const double *shares, cons
     }
 }
 
+/* The shares of partitions need not be an n-th on average. */
 static void share_out(weft_priced_program *p, const double *shares)
 {
     double sums[WEFT_INNER_ROWS] = {0};
@@ -248,7 +256,7 @@ static void share_out(weft_priced_program *p, const double *shares)
             const int row = find_row(p->costs, task->kind, summed_flow(task->flow));
             const double weight = row < 0 ? 0 : weight_of(p, shares, task);
             if (weight > 0 && pass == 0)
-                sums[row] += weight;
+                sums[row] += p->costs->inner == WEFT_INNER_EXPERTS ? 1 : weight;
             else if (weight > 0)
                 add_scaled(&p->times[i], &p->costs->rows[row].time, weight / sums[row]);
         }
@@ -305,9 +313,9 @@ static weft_status copy_time(const weft_site *site, const weft_task *task, doubl
                              weft_task_time *out)
 {
     weft_estimate estimate;
-    WEFT_TRY(weft_work_us(
-        site, task->kind == WEFT_TASK_OFFLOAD ? WEFT_COST_TO_HOST : WEFT_COST_TO_DEVICE, bytes,
-        &estimate));
+    WEFT_TRY(weft_work_us(site,
+                          task->kind == WEFT_TASK_OFFLOAD ? WEFT_COST_TO_HOST : WEFT_COST_TO_DEVICE,
+                          bytes, &estimate));
     *out = (weft_task_time){.us = estimate.us};
     out->link_us[WEFT_LINK_HOST] = estimate.us;
     return WEFT_OK;
@@ -358,7 +366,8 @@ weft_status weft_priced_program_make(const weft_site *site, const weft_outline *
                            : WEFT_OK;
 }
 
-/* --- what programs take ------------------------------------------------------------------------ */
+/* --- what programs take ------------------------------------------------------------------------
+ */
 
 static bool computes(int kind)
 {
@@ -432,7 +441,8 @@ weft_status weft_inner_price_of(const weft_site *site, const weft_outline *outli
     return simulate(&program, interference, made->arena, out);
 }
 
-/* --- layers' bodies ---------------------------------------------------------------------------- */
+/* --- layers' bodies ----------------------------------------------------------------------------
+ */
 
 weft_layer_body weft_layer_body_lump(double us)
 {
@@ -508,7 +518,8 @@ weft_status weft_layer_body_make(const weft_site *site, const weft_outline *outl
     return WEFT_OK;
 }
 
-/* --- passes' bodies ---------------------------------------------------------------------------- */
+/* --- passes' bodies ----------------------------------------------------------------------------
+ */
 
 static bool part_at(const weft_layer_body *body, int part, weft_body_part *out)
 {
@@ -518,8 +529,7 @@ static bool part_at(const weft_layer_body *body, int part, weft_body_part *out)
         if ((uint32_t)part <= inside->program->num_tasks) {
             out->program = inside->program;
             out->task = (uint32_t)part - 1;
-            out->lane =
-                weft_priced_program_lane(inside, inside->program->tasks[out->task].lane);
+            out->lane = weft_priced_program_lane(inside, inside->program->tasks[out->task].lane);
             return true;
         }
         part -= (int)inside->program->num_tasks + 1;
@@ -541,18 +551,30 @@ static uint32_t put_times(const weft_body_source *source, const weft_task *task,
     weft_body_part part;
     uint32_t count = 0;
     for (int i = 0; part_at(body, i, &part); i++)
-        out[count++] = part.program ? body->programs[part.own].times[part.task]
-                                    : body->own[part.own];
+        out[count++] =
+            part.program ? body->programs[part.own].times[part.task] : body->own[part.own];
     if (source->more_us)
         out[0].us += source->more_us(source->context, task);
     return count;
+}
+
+/* Else the body is the pass's program. */
+static bool has_programs(const weft_program *pass, const weft_body_source *source)
+{
+    for (uint32_t i = 0; i < pass->num_tasks; i++)
+        if (!weft_body_beside(&pass->tasks[i]) &&
+            source->layer(source->context, &pass->tasks[i])->num_programs > 0)
+            return true;
+    return false;
 }
 
 weft_status weft_priced_body_make(const weft_program *pass, const weft_body_source *source,
                                   weft_arena *arena, weft_priced_body *out)
 {
     uint32_t at = 0;
-    WEFT_TRY(weft_program_body(pass, part_of, source, arena, &out->program));
+    out->program = *pass;
+    if (has_programs(pass, source))
+        WEFT_TRY(weft_program_body(pass, part_of, source, arena, &out->program));
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)out->program.num_tasks, &out->times));
     for (uint32_t i = 0; i < pass->num_tasks; i++) {
         const weft_task *task = &pass->tasks[i];

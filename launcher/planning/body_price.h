@@ -41,12 +41,16 @@ typedef struct weft_inner_costs {
     int num_rows;
     weft_inner_row rows[WEFT_INNER_ROWS];
 } weft_inner_costs;
-/* Of a layer. Zeroed: nothing is known yet. */
+/* Of a layer. */
 typedef struct weft_layer_costs {
     int num_programs;
     weft_inner_costs programs[WEFT_LAYER_PROGRAMS]; /* those of a direction in order */
     weft_task_time own[2][WEFT_LAYER_PROGRAMS + 1]; /* forward, backward: behind so many programs */
+    /* What a backward's second half does for experts: their second product's gradients, which come
+     * first, and the rest of them (schedule/pair.h). */
+    double soon_us, late_us;
 } weft_layer_costs;
+void weft_layer_costs_begin(weft_layer_costs *costs); /* nothing is known yet */
 
 /* Adds an operation; false: it is of no program. */
 bool weft_layer_costs_add(weft_layer_costs *costs, const weft_operation *operation, int half,

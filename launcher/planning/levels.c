@@ -73,7 +73,7 @@ static weft_status layer_costs(const making *m, int layer, bool again, weft_laye
     const weft_description *d = &outline->layers[layer].description;
     if (m->sites)
         return weft_pass_layer_costs(site_of(m, layer), outline, layer, again, out);
-    memset(out, 0, sizeof *out);
+    weft_layer_costs_begin(out);
     for (int i = 0; i < d->num_operations; i++) {
         const weft_operation *op = &d->operations[i];
         const weft_estimate estimate = {.us = flop_us(outline) * (double)op->flops};
@@ -621,6 +621,8 @@ void weft_levels_release(weft_levels *levels)
 {
     weft_moe_runtime_destroy(levels->moe);
     weft_device_destroy(levels->device);
+    levels->moe = NULL;
+    levels->device = NULL;
     weft_plan_release(&levels->plan);
 }
 

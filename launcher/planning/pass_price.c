@@ -52,9 +52,7 @@ typedef struct pricing {
     bool chooses;   /* selective recomputation is the software's choice, of these products */
     weft_software_products products;
     bool cuts_experts; /* into partitions; else an MoE layer's operations are all in a row */
-    weft_layer_costs costs;
-    double soon_us, late_us; /* of experts' weights' gradients, in a second half: those of the
-                                second product, which come first, and the rest */
+    weft_layer_costs *costs;
     weft_pass_price *out;
 } pricing;
 
@@ -243,7 +241,7 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (op->beside || weft_software_is_beside(p->site, described))
         estimate.us = beside_us(p, estimate.us);
     place_experts(&p->out->experts[p->repeats ? WEFT_HALF_AGAIN : half], op, estimate.us);
-    const bool is_inside = weft_layer_costs_add(&p->costs, op, half, &estimate) &&
+    const bool is_inside = weft_layer_costs_add(p->costs, op, half, &estimate) &&
                            (op->inner != WEFT_INNER_EXPERTS || p->cuts_experts);
     if (!is_inside)
         *place_of(time, op) += estimate.us;
@@ -253,7 +251,7 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (p->chooses && !backward && !p->repeats)
         add_again(p, op, &estimate);
     if (op->deferred && op->kind == WEFT_OPERATION_GEMM && op->groups > 0)
-        *(p->soon_us > 0 ? &p->late_us : &p->soon_us) += estimate.us;
+        *(p->costs->soon_us > 0 ? &p->costs->late_us : &p->costs->soon_us) += estimate.us;
     if (op->deferred && (!is_inside || op->inner == WEFT_INNER_TENSOR)) {
         *place_of(&p->out->weights, op) += is_inside ? 0 : estimate.us;
         p->out->weights.memory_us += estimate.memory_us;
@@ -337,8 +335,8 @@ static weft_status add_programs(pricing *p)
 {
     weft_arena arena = {0};
     weft_status status = WEFT_OK;
-    for (int i = 0; i < p->costs.num_programs && status == WEFT_OK; i++) {
-        status = add_program(p, &p->costs.programs[i], &arena);
+    for (int i = 0; i < p->costs->num_programs && status == WEFT_OK; i++) {
+        status = add_program(p, &p->costs->programs[i], &arena);
         weft_arena_reset(&arena);
     }
     weft_arena_release(&arena);
@@ -350,7 +348,7 @@ static weft_status add_operations(pricing *p)
 {
     const weft_description *d = &p->layer->description;
     const weft_shape *shape = &p->outline->shape;
-    memset(&p->costs, 0, sizeof p->costs);
+    weft_layer_costs_begin(p->costs);
     find_products(p);
     p->cuts_experts =
         (shape->moe_partitions > 1 || shape->moe_reuse > 0) && weft_description_travels(d);
@@ -376,9 +374,11 @@ static weft_status add_layer(pricing *p)
 static weft_status add_recompute(const pricing *p)
 {
     weft_pass_price again = {0};
+    weft_layer_costs costs;
     pricing repeated = *p;
     if (p->layer->recompute_group == 0)
         return WEFT_OK;
+    repeated.costs = &costs;
     repeated.repeats = true;
     repeated.out = &again;
     WEFT_TRY(add_layer(&repeated));
@@ -407,7 +407,8 @@ static bool waits_on_gpu(const pricing *p)
 weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outline, int first,
                                 int end, weft_pass_price *out)
 {
-    pricing p = {.site = site, .outline = outline, .out = out};
+    weft_layer_costs costs;
+    pricing p = {.site = site, .outline = outline, .costs = &costs, .out = out};
     for (int i = first; i < end; i++) {
         p.layer = &outline->layers[i];
         weft_status status = add_layer(&p);
@@ -421,25 +422,17 @@ weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outli
     return WEFT_OK;
 }
 
-static weft_status list_costs(const weft_site *site, const weft_outline *outline, int layer,
-                              bool repeats, pricing *out)
-{
-    weft_pass_price unused = {0};
-    *out = (pricing){.site = site,
-                     .outline = outline,
-                     .layer = &outline->layers[layer],
-                     .repeats = repeats,
-                     .out = &unused};
-    return add_operations(out);
-}
-
 weft_status weft_pass_layer_costs(const weft_site *site, const weft_outline *outline, int layer,
                                   bool repeats, weft_layer_costs *out)
 {
-    pricing p;
-    WEFT_TRY(list_costs(site, outline, layer, repeats, &p));
-    *out = p.costs;
-    return WEFT_OK;
+    weft_pass_price unused = {0};
+    pricing p = {.site = site,
+                 .outline = outline,
+                 .layer = &outline->layers[layer],
+                 .repeats = repeats,
+                 .costs = out,
+                 .out = &unused};
+    return add_operations(&p);
 }
 
 static bool has_programs(const weft_description *d)
@@ -456,17 +449,19 @@ weft_status weft_pass_body_make(const weft_site *site, const weft_outline *outli
                                 weft_pass_body **out)
 {
     const weft_body_total sums = {weft_pass_us(total), total->link_us};
-    pricing p;
+    weft_layer_costs *costs;
     WEFT_TRY(WEFT_ARRAY(made->arena, 1, out));
-    if (!has_programs(&outline->layers[layer].description)) {
+    if (inlines == 0 || !has_programs(&outline->layers[layer].description)) {
         (*out)->body = weft_layer_body_lump(sums.us);
         memcpy((*out)->body.own[0].link_us, total->link_us, sizeof total->link_us);
         return WEFT_OK;
     }
-    WEFT_TRY(list_costs(site, outline, layer, half == WEFT_HALF_AGAIN, &p));
-    **out = (weft_pass_body){.costs = p.costs, .soon_us = p.soon_us, .late_us = p.late_us};
-    return weft_layer_body_make(site, outline, layer, &(*out)->costs, half == WEFT_HALF_BACKWARD,
-                                inlines, slowed, &sums, made, &(*out)->body);
+    WEFT_TRY(WEFT_ARRAY(made->arena, 1, &costs));
+    WEFT_TRY(weft_pass_layer_costs(site, outline, layer, half == WEFT_HALF_AGAIN, costs));
+    (*out)->soon_us = costs->soon_us;
+    (*out)->late_us = costs->late_us;
+    return weft_layer_body_make(site, outline, layer, costs, half == WEFT_HALF_BACKWARD, inlines,
+                                slowed, &sums, made, &(*out)->body);
 }
 
 /* --- pairs ---------------------------------------------------------------------------------- */

@@ -59,10 +59,8 @@ weft_status weft_pass_layer_costs(const weft_site *site, const weft_outline *out
                                   bool repeats, weft_layer_costs *out) WEFT_CHECKED;
 /* A layer's body in one direction; AGAIN: a forward whose counts are known. */
 typedef struct weft_pass_body {
-    weft_layer_costs costs;
     weft_layer_body body;
-    double soon_us, late_us; /* of what a second half does for experts: their second product's, the
-                                rest of them (schedule/pair.h) */
+    double soon_us, late_us; /* of weft_layer_costs */
 } weft_pass_body;
 /* As weft_layer_body_make; from the arena of `made`. */
 weft_status weft_pass_body_make(const weft_site *site, const weft_outline *outline, int layer,

@@ -181,25 +181,41 @@ static bool same_unit(const weft_outline *outline, int a, int b)
     return weft_outline_offloaded(outline, a) == weft_outline_offloaded(outline, b);
 }
 
+/* Whether a layer's exchange of experts' rows and the gathers or reductions load the same link.
+ * What attention and tensor-parallel products send travels nearly as long as these compute: it lies
+ * evenly over the own part before it. */
+static bool meets(const pricing *p, const weft_site *site, int i)
+{
+    const weft_group *ep = &site->groups[WEFT_AXIS_EP];
+    double us[WEFT_NUM_LINKS];
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        us[l] = p->units[i].link_us[0][l] + p->units[i].link_us[1][l];
+    return !p->is_alone &&
+           weft_description_travels(&p->outline->layers[p->first + i].description) &&
+           ((ep->near > 1 && us[WEFT_LINK_INSIDE] > 0) ||
+            (ep->near < ep->size && us[WEFT_LINK_BETWEEN] > 0));
+}
+
 /* Of layers that are alike one's. */
 static weft_status make_bodies(pricing *p, const weft_site *site, int i, bool backward)
 {
     const weft_pass_price *price = &p->prices[p->first + i];
     const int half = backward ? WEFT_HALF_BACKWARD : WEFT_HALF_FORWARD;
     const bool slowed = p->interference != NULL;
-    if (i > 0 && weft_pass_same_layer(p->outline, p->first + i - 1, p->first + i)) {
+    const unsigned inlines = meets(p, site, i) ? WEFT_INLINES_EXPERTS : 0;
+    if (i > 0 && weft_pass_same_layer(p->outline, p->first + i - 1, p->first + i) &&
+        same_unit(p->outline, p->first + i - 1, p->first + i)) {
         p->layers[i] = p->layers[i - 1];
         p->again[i] = p->again[i - 1];
         return WEFT_OK;
     }
-    WEFT_TRY(weft_pass_body_make(site, p->outline, p->first + i, half, WEFT_INLINES_ALL, slowed,
+    WEFT_TRY(weft_pass_body_make(site, p->outline, p->first + i, half, inlines, slowed,
                                  backward ? &price->backward : &price->forward, &p->made,
                                  &p->layers[i]));
     return p->outline->layers[p->first + i].recompute_group == 0
                ? WEFT_OK
-               : weft_pass_body_make(site, p->outline, p->first + i, WEFT_HALF_AGAIN,
-                                     WEFT_INLINES_ALL, slowed, &price->recompute, &p->made,
-                                     &p->again[i]);
+               : weft_pass_body_make(site, p->outline, p->first + i, WEFT_HALF_AGAIN, inlines,
+                                     slowed, &price->recompute, &p->made, &p->again[i]);
 }
 
 /* *out_beside: reductions alone stand beside the passes, so that those of one go on behind it. */

@@ -301,9 +301,9 @@ static weft_status make_partitions(weft_tier_walk *w, const weft_site *site, int
     }
     for (int backward = 0; backward < 2; backward++) {
         weft_priced_program program;
-        WEFT_TRY(weft_priced_program_make(
-            site, w->outline, layer, weft_inner_costs_of(costs, WEFT_INNER_EXPERTS, backward),
-            shares, &made, &program));
+        WEFT_TRY(weft_priced_program_make(site, w->outline, layer,
+                                          weft_inner_costs_of(costs, WEFT_INNER_EXPERTS, backward),
+                                          shares, &made, &program));
         out->partitions[backward] = *program.program;
         out->times[backward] = program.times;
     }

@@ -72,7 +72,7 @@ static void begin_watch(weft_trainer *t)
             t->executor.run[kind] = run_planned;
 }
 
-/* The programs of this rank's passes, by the names that `weft schedule --level pass` gives them. */
+/* The bodies of this rank's passes, by the names that `weft schedule --level pass` gives them. */
 static void compare_passes(const weft_trainer *t, const weft_config *config,
                            const weft_config_source *source)
 {
@@ -87,12 +87,13 @@ static void compare_passes(const weft_trainer *t, const weft_config *config,
                  i / WEFT_NUM_PASS_KINDS,
                  weft_pass_kind_text((weft_pass_kind)(i % WEFT_NUM_PASS_KINDS)));
         /* A rank whose order has no halves of a chunk makes no programs of them. */
-        if (model->run.programs[i].num_tasks == 0)
+        const weft_program *run = &model->run.bodies->programs[i];
+        if (run->num_tasks == 0)
             continue;
         num_chunks++;
         for (int r = 0; r < levels.num_rows; r++)
             if (strcmp(levels.rows[r].name, name) == 0) {
-                compare(name, levels.rows[r].program, &model->run.programs[i]);
+                compare(name, levels.rows[r].program, run);
                 num_compared++;
             }
     }
@@ -109,7 +110,7 @@ static void compare_layer(const weft_trainer *t, const weft_config *config,
                                &watch.arena, &levels));
     for (int r = 0; r < levels.num_rows; r++)
         compare(levels.rows[r].name, levels.rows[r].program,
-                &t->model->moe->current->programs[strcmp(levels.rows[r].name, "backward") == 0]);
+                &t->model->moe->current->inside[strcmp(levels.rows[r].name, "backward") == 0]);
     weft_levels_release(&levels);
 }
 
