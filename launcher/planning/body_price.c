@@ -345,6 +345,19 @@ static weft_status price_partitions(const weft_site *site, const weft_moe_pipeli
     return WEFT_OK;
 }
 
+/* The rows of a partition by experts are those of its positions. */
+static void add_positions(const double *shares, int num_experts, int n,
+                          double out[WEFT_MOE_MAX_PARTITIONS])
+{
+    for (int p = 0; p < n; p++) {
+        int first, end;
+        weft_moe_run_of(num_experts, n, p, &first, &end);
+        out[p] = 0;
+        for (int q = first; q < end; q++)
+            out[p] += n * shares[q];
+    }
+}
+
 weft_status weft_priced_program_make(const weft_site *site, const weft_outline *outline, int layer,
                                      const weft_inner_costs *costs, const double *shares,
                                      weft_made_programs *made, weft_priced_program *out)
@@ -353,16 +366,17 @@ weft_status weft_priced_program_make(const weft_site *site, const weft_outline *
     const weft_shape *shape = &outline->shape;
     const bool travels =
         costs->inner == WEFT_INNER_EXPERTS && weft_description_travels(&l->description);
-    double even[WEFT_MOE_MAX_PARTITIONS] = {0};
+    double parts[WEFT_MOE_MAX_PARTITIONS] = {0};
     const weft_moe_pipeline pipeline = pipeline_of(shape, travels, made->beside);
     *out = (weft_priced_program){.costs = costs, .shape = shape, .travels = travels};
     WEFT_TRY(find_program(shape, travels, costs, made, &out->program));
     WEFT_TRY(WEFT_ARRAY(made->arena, (size_t)out->program->num_tasks, &out->times));
     if (costs->inner == WEFT_INNER_EXPERTS)
-        weft_moe_even_shares(&pipeline, l->num_experts, even);
-    shares = shares ? shares : even;
-    share_out(out, shares);
-    return site && travels ? price_partitions(site, &pipeline, &l->description, shares, out)
+        weft_moe_even_shares(&pipeline, l->num_experts, parts);
+    if (shares)
+        add_positions(shares, l->num_experts, pipeline.num_partitions, parts);
+    share_out(out, parts);
+    return site && travels ? price_partitions(site, &pipeline, &l->description, parts, out)
                            : WEFT_OK;
 }
 

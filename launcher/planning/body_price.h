@@ -85,8 +85,8 @@ typedef struct weft_priced_program {
     weft_task_time *times; /* by task; from the arena */
     weft_task_time rest;   /* of operations that are no task's */
 } weft_priced_program;
-/* site NULL: copies and messages by peers take no time. shares: of the partitions' rows, over an
- * n-th of all; NULL: experts have as many each. Errors: those of the programs' makers; the
+/* site NULL: copies and messages by peers take no time. shares: of each position's rows in all,
+ * where experts have not as many each; else NULL. Errors: those of the programs' makers; the
  * figure that the cluster lacks. */
 weft_status weft_priced_program_make(const weft_site *site, const weft_outline *outline, int layer,
                                      const weft_inner_costs *costs, const double *shares,

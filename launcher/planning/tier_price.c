@@ -281,29 +281,19 @@ static weft_status find_buckets(const weft_step *step, const weft_program *progr
                             out->shape.num_positions, count);
 }
 
-/* The rows of a partition are those of its positions. */
 static weft_status make_partitions(weft_tier_walk *w, const weft_site *site, int layer,
                                    weft_arena *arena, tier_layer *out)
 {
-    const int n = out->pipeline.num_partitions;
-    double shares[WEFT_MOE_MAX_PARTITIONS] = {0};
     weft_made_programs made = {.arena = arena};
-    weft_layer_costs *costs;
-    if (n == 1)
+    weft_layer_costs costs;
+    weft_priced_program program;
+    if (out->pipeline.num_partitions == 1)
         return WEFT_OK;
-    WEFT_TRY(WEFT_ARRAY(arena, 1, &costs));
-    WEFT_TRY(weft_pass_layer_costs(site, w->outline, layer, false, costs));
-    for (int p = 0; p < n; p++) {
-        int first, end;
-        weft_moe_run_of(out->shape.num_positions, n, p, &first, &end);
-        for (int q = first; q < end; q++)
-            shares[p] += n * out->shares[q];
-    }
+    WEFT_TRY(weft_pass_layer_costs(site, w->outline, layer, false, &costs));
     for (int backward = 0; backward < 2; backward++) {
-        weft_priced_program program;
         WEFT_TRY(weft_priced_program_make(site, w->outline, layer,
-                                          weft_inner_costs_of(costs, WEFT_INNER_EXPERTS, backward),
-                                          shares, &made, &program));
+                                          weft_inner_costs_of(&costs, WEFT_INNER_EXPERTS, backward),
+                                          out->shares, &made, &program));
         out->partitions[backward] = *program.program;
         out->times[backward] = program.times;
     }

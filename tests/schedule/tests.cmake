@@ -1,4 +1,4 @@
-foreach(name program pipeline update pass price exchange_program exchange_cost exchange_paper
+foreach(name program pipeline update pass price exchange_program exchange_cost exchange_paper body
     choose granularity interleaved orders order_auto properties context tensor experts experts_steps)
   weft_add_test(NAME schedule_${name} CMOCKA SOURCES schedule/test_${name}.c schedule/programs.c)
 endforeach()

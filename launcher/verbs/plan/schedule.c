@@ -37,10 +37,11 @@ static int parse(int argc, char **argv, scheduler *s)
         {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &s->mesh},
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &s->set},
         {"level", "LEVEL",
-         "step, pass (a chunk's layers), layer (the programs inside one) or experts (uploaded in "
+         "step, pass (a chunk's body), layer (the programs inside one) or experts (uploaded in "
          "turn)",
          .choice = &s->level, .names = level_names, .num_names = 4},
-        {"body", "BODY", "of a layer: attention (cp above 1), experts, or all that it has",
+        {"body", "BODY",
+         "of a layer: attention (cp above 1), experts, tensor (tp_comm_overlap), or all",
          .choice = &s->body, .names = body_names, .num_names = 4},
         {"kernels", "KIND",
          "weft's own, or of published runs, which only plans know: plain, plain-2021",
