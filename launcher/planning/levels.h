@@ -1,6 +1,6 @@
-/* The programs of a config at four levels: of a step, of the passes of its chunks, of what is a
- * program inside a layer, and of its experts, uploaded one by one from host memory. A cluster
- * prices them or, without one, the FLOPs that layers describe. Pure. */
+/* The programs of a config at four levels: of a step, of the bodies that its chunks' passes run, of
+ * what is a program inside a layer, and of its experts, uploaded one by one from host memory. A
+ * cluster prices them or, without one, the FLOPs that layers describe. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_LEVELS_H
 #define WEFT_LAUNCHER_PLANNING_LEVELS_H
 
@@ -12,8 +12,14 @@ typedef enum weft_level {
     WEFT_LEVEL_LAYER,
     WEFT_LEVEL_EXPERTS
 } weft_level;
-/* Of a layer: attention over context-parallel ranks, and an MoE layer's partitions. */
-typedef enum weft_body { WEFT_BODY_ALL, WEFT_BODY_ATTENTION, WEFT_BODY_EXPERTS } weft_body;
+/* Of a layer: attention over context-parallel ranks, an MoE layer's partitions, and tensor-parallel
+ * products in chunks. */
+typedef enum weft_body {
+    WEFT_BODY_ALL,
+    WEFT_BODY_ATTENTION,
+    WEFT_BODY_EXPERTS,
+    WEFT_BODY_TENSOR
+} weft_body;
 
 /* A program of the level. */
 typedef struct weft_level_row {
@@ -27,7 +33,9 @@ typedef struct weft_levels {
     weft_plan plan; /* mesh and step; with a cluster all of it */
     weft_level_row *rows;
     int num_rows;
-    double us; /* of the longest row */
+    double us;                    /* of the longest row */
+    struct weft_moe_runtime *moe; /* has programs of rows */
+    struct weft_device *device;   /* its */
 } weft_levels;
 
 /* body: of WEFT_LEVEL_LAYER. cluster NULL: a virtual stage's forward takes 1000 us on average,

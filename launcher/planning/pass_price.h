@@ -1,13 +1,9 @@
-/* What a pass takes on a cluster: the sum of the operations that layers describe, which run one
- * after the other; where an MoE layer runs in partitions, or attention over context-parallel ranks,
- * the price of its program. Pure. */
+/* What a pass takes on a cluster: the sum of its layers' bodies, each alone. A layer's own parts
+ * run one after the other; the programs between them have a price (body_price.h). Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
 
-#include "layers/outline/outline.h"
-#include "schedule/context.h"
-#include "schedule/cost/cost.h"
-#include "schedule/moe/layer.h"
+#include "launcher/planning/body_price.h"
 
 /* Microseconds of forward, or of backward, on the compute lane. What runs beside computation counts
  * only as far as it is longer. */
@@ -34,10 +30,6 @@ double weft_pass_taken_share(const weft_cluster *cluster);
  * holds. Over MPI hosts send. */
 bool weft_pass_is_slowed(const weft_site *site);
 
-/* A layer whose MoE part or attention is recomputed runs that forward once more, before backward.
- */
-enum { WEFT_HALF_FORWARD, WEFT_HALF_BACKWARD, WEFT_HALF_AGAIN, WEFT_NUM_HALVES };
-
 /* What a layer's pass takes before its rows set out to the experts, until they are there, and for
  * the experts. */
 typedef struct weft_pass_experts {
@@ -61,45 +53,20 @@ weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outli
 /* Whether two layers describe the same operations, which take the same. */
 bool weft_pass_same_layer(const weft_outline *outline, int a, int b);
 
-/* What programs inside layers take: their tasks take what the operations do that they enqueue. Of
- * attention over context-parallel ranks (schedule/context.h) the whole price: a ring hides messages
- * behind blocks; keys and gradients that travel at once share the link. Every block takes as long:
- * that of one document cut by head and tail, the two parts of a ring's own one a quarter and the
- * rest. */
-typedef struct weft_task_time {
-    double us, link_us[WEFT_NUM_LINKS]; /* link_us: as of weft_task_links */
-} weft_task_time;
-
-enum { WEFT_INNER_ROWS = 16 }; /* no program has as many kinds of tasks in one direction */
-/* Of one direction, by kind and flow: all tasks of the kind together; of attention until
- * weft_context_share, then each. Zeroed: nothing is known yet. */
-typedef struct weft_inner_row {
-    int kind, flow; /* weft_task_kind, weft_flow */
-    weft_task_time time;
-} weft_inner_row;
-typedef struct weft_inner_costs {
-    int num_rows;
-    weft_inner_row rows[WEFT_INNER_ROWS];
-    weft_task_time own[2]; /* of backward's own block: its first and its last part, shared out */
-} weft_inner_costs;
-
-/* Zero: no operation is of such tasks. */
-const weft_task_time *weft_inner_time(const weft_inner_costs *costs, int kind, int flow);
-/* Adds an operation to what its task takes. */
-void weft_inner_add(weft_inner_costs *costs, const weft_operation *operation,
-                    const weft_estimate *estimate);
-/* Shares the times out among the program's tasks. */
-void weft_context_share(weft_inner_costs *costs, const weft_program *program);
-/* For weft_pricing. A sum to which nothing is added takes no time. */
-const weft_task_time *weft_context_task_time(const weft_inner_costs *costs, const weft_task *task);
-
-/* What the tasks of a partition of an MoE layer take, forward and backward. */
-weft_status weft_pass_price_partition(const weft_site *site, const weft_outline *outline, int layer,
-                                      weft_moe_costs out[2]) WEFT_CHECKED;
-/* What the tasks of a layer's attention over context-parallel ranks take, forward and backward, not
- * yet shared out. */
-weft_status weft_pass_price_attention(const weft_site *site, const weft_outline *outline, int layer,
-                                      weft_inner_costs out[2]) WEFT_CHECKED;
+/* What the tasks of the layer's programs take, and its own parts. repeats: of a forward whose
+ * counts are known. */
+weft_status weft_pass_layer_costs(const weft_site *site, const weft_outline *outline, int layer,
+                                  bool repeats, weft_layer_costs *out) WEFT_CHECKED;
+/* A layer's body in one direction; AGAIN: a forward whose counts are known. */
+typedef struct weft_pass_body {
+    weft_layer_body body;
+    double soon_us, late_us; /* of weft_layer_costs */
+} weft_pass_body;
+/* As weft_layer_body_make; from the arena of `made`. */
+weft_status weft_pass_body_make(const weft_site *site, const weft_outline *outline, int layer,
+                                int half, unsigned inlines, bool slowed,
+                                const weft_pass_time *total, weft_made_programs *made,
+                                weft_pass_body **out) WEFT_CHECKED;
 
 /* What pairs of a forward and a backward take (schedule/pair.h) on a stage: *out [the backward is
  * whole, is its input's half][forward's chunk][backward's chunk], from the arena; layers: by layer

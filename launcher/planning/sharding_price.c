@@ -1,6 +1,7 @@
 #include "launcher/planning/sharding_price.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "launcher/planning/software.h"
 #include "schedule/price/price.h"
@@ -68,6 +69,19 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
     return WEFT_OK;
 }
 
+weft_task_time weft_unit_task_time(const weft_unit_time *unit, const weft_task *task)
+{
+    const bool gathers = task->kind == WEFT_TASK_GATHER;
+    weft_task_time time = {.us = gathers ? unit->gather_us : unit->reduce_us};
+    if (gathers || task->kind == WEFT_TASK_REDUCE) {
+        memcpy(time.link_us, unit->link_us[!gathers], sizeof time.link_us);
+        return time;
+    }
+    time.us = task->kind == WEFT_TASK_OFFLOAD ? unit->offload_us : unit->prefetch_us;
+    time.link_us[WEFT_LINK_HOST] = time.us;
+    return time;
+}
+
 /* The layers of a chunk, twice where two passes follow each other: the second finds the rings as
  * the first leaves them. */
 typedef struct pricing {
@@ -75,7 +89,9 @@ typedef struct pricing {
     const weft_pass_price *prices; /* by the outline's layers */
     int first, num_layers;
     weft_unit_time *units;
-    weft_pass_time *layers, *again; /* of the pass; recomputed */
+    weft_made_programs made;
+    weft_pass_body **layers, **again; /* of the pass; recomputed */
+    double *more_us;                  /* on the compute lane, beside what a layer does */
     bool without_copies;
     double reduced_us, reduced_link_us[WEFT_NUM_LINKS]; /* all reductions of the pass */
     double between_us; /* ahead of the layer with which the second pass begins */
@@ -89,44 +105,26 @@ static int number_of(const pricing *p, const weft_task *task)
     return (task->layer - p->first) % p->num_layers;
 }
 
-static const weft_pass_time *time_of(const pricing *p, const weft_task *task)
+static const weft_layer_body *layer_body(const void *context, const weft_task *task)
 {
-    return &(task->kind == WEFT_TASK_RECOMPUTE ? p->again : p->layers)[number_of(p, task)];
+    const pricing *p = context;
+    return &(task->kind == WEFT_TASK_RECOMPUTE ? p->again : p->layers)[number_of(p, task)]->body;
 }
 
-static double task_us(const void *context, int row, const weft_task *task)
+static double more_us(const void *context, const weft_task *task)
 {
-    (void)row;
     const pricing *p = context;
-    const weft_unit_time *unit = &p->units[number_of(p, task)];
-    switch (task->kind) {
-    case WEFT_TASK_GATHER:
-        return unit->gather_us;
-    case WEFT_TASK_REDUCE:
-        return unit->reduce_us;
-    case WEFT_TASK_OFFLOAD:
-        return p->without_copies ? 0 : unit->offload_us;
-    case WEFT_TASK_PREFETCH:
-        return p->without_copies ? 0 : unit->prefetch_us;
-    case WEFT_TASK_LAYER:
-        return weft_pass_us(time_of(p, task)) + (task->layer == p->second ? p->between_us : 0);
-    default:
-        return weft_pass_us(time_of(p, task));
-    }
+    return task->kind == WEFT_TASK_RECOMPUTE
+               ? 0
+               : p->more_us[number_of(p, task)] + (task->layer == p->second ? p->between_us : 0);
 }
 
-static void task_links(const void *context, int row, const weft_task *task,
-                       double out_us[WEFT_MAX_LINKS])
+static weft_task_time beside_time(const void *context, const weft_task *task)
 {
-    (void)row;
     const pricing *p = context;
-    const weft_unit_time *unit = &p->units[number_of(p, task)];
     const bool copies = task->kind == WEFT_TASK_OFFLOAD || task->kind == WEFT_TASK_PREFETCH;
-    const double *us = task->kind == WEFT_TASK_GATHER   ? unit->link_us[0]
-                       : task->kind == WEFT_TASK_REDUCE ? unit->link_us[1]
-                                                        : time_of(p, task)->link_us;
-    for (int l = 0; l < WEFT_NUM_LINKS; l++)
-        out_us[l] = !copies ? us[l] : l == WEFT_LINK_HOST ? task_us(context, row, task) : 0;
+    return copies && p->without_copies ? (weft_task_time){0}
+                                       : weft_unit_task_time(&p->units[number_of(p, task)], task);
 }
 
 /* So many passes, one after the other: how long the compute lane waits until their layers are over,
@@ -138,10 +136,15 @@ typedef struct waiting {
 static weft_status price_passes(pricing *p, const weft_chunk_shape *chunk, bool backward, int times,
                                 weft_arena *arena, waiting *out)
 {
-    const weft_pricing asked = {
-        .cost = task_us, .interference = p->interference, .links = task_links, .context = p};
+    const weft_body_source source = {
+        .layer = layer_body, .more_us = more_us, .beside = beside_time, .context = p};
     weft_chunk_shape shape = *chunk;
     weft_program program;
+    weft_priced_body body;
+    const weft_pricing asked = {.cost = weft_priced_body_us,
+                                .interference = p->interference,
+                                .links = weft_priced_body_links,
+                                .context = &body};
     weft_price price;
     double end = 0, computed = 0;
     p->second = times < 2 ? -1 : chunk->first + chunk->num_layers - backward;
@@ -156,13 +159,14 @@ static weft_status price_passes(pricing *p, const weft_chunk_shape *chunk, bool 
     shape.layers = layers;
     WEFT_TRY(weft_program_pass(&shape, backward ? WEFT_PASS_BACKWARD : WEFT_PASS_FORWARD, arena,
                                &program));
-    WEFT_TRY(weft_program_price(&program, 1, &asked, arena, &price));
-    for (uint32_t i = 0; i < program.num_tasks; i++) {
-        if (program.tasks[i].lane != WEFT_LANE_COMPUTE)
-            continue;
-        end = fmax(end, price.spans[0][i].end_us);
-        computed += task_us(p, 0, &program.tasks[i]);
-    }
+    WEFT_TRY(weft_priced_body_make(&program, &source, arena, &body));
+    WEFT_TRY(weft_program_price(&body.program, 1, &asked, arena, &price));
+    for (uint32_t i = 0; i < body.program.num_tasks; i++)
+        if (body.program.tasks[i].lane == WEFT_LANE_COMPUTE)
+            end = fmax(end, price.spans[0][i].end_us);
+    for (uint32_t i = 0; i < program.num_tasks; i++)
+        if (!weft_body_beside(&program.tasks[i]))
+            computed += layer_body(p, &program.tasks[i])->us + more_us(p, &program.tasks[i]);
     *out = (waiting){fmax(0, end - computed), fmax(0, price.makespan_us - end)};
     return WEFT_OK;
 }
@@ -177,6 +181,43 @@ static bool same_unit(const weft_outline *outline, int a, int b)
     return weft_outline_offloaded(outline, a) == weft_outline_offloaded(outline, b);
 }
 
+/* Whether a layer's exchange of experts' rows and the gathers or reductions load the same link.
+ * What attention and tensor-parallel products send travels nearly as long as these compute: it lies
+ * evenly over the own part before it. */
+static bool meets(const pricing *p, const weft_site *site, int i)
+{
+    const weft_group *ep = &site->groups[WEFT_AXIS_EP];
+    double us[WEFT_NUM_LINKS];
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        us[l] = p->units[i].link_us[0][l] + p->units[i].link_us[1][l];
+    return !p->is_alone &&
+           weft_description_travels(&p->outline->layers[p->first + i].description) &&
+           ((ep->near > 1 && us[WEFT_LINK_INSIDE] > 0) ||
+            (ep->near < ep->size && us[WEFT_LINK_BETWEEN] > 0));
+}
+
+/* Of layers that are alike one's. */
+static weft_status make_bodies(pricing *p, const weft_site *site, int i, bool backward)
+{
+    const weft_pass_price *price = &p->prices[p->first + i];
+    const int half = backward ? WEFT_HALF_BACKWARD : WEFT_HALF_FORWARD;
+    const bool slowed = p->interference != NULL;
+    const unsigned inlines = meets(p, site, i) ? WEFT_INLINES_EXPERTS : 0;
+    if (i > 0 && weft_pass_same_layer(p->outline, p->first + i - 1, p->first + i) &&
+        same_unit(p->outline, p->first + i - 1, p->first + i)) {
+        p->layers[i] = p->layers[i - 1];
+        p->again[i] = p->again[i - 1];
+        return WEFT_OK;
+    }
+    WEFT_TRY(weft_pass_body_make(site, p->outline, p->first + i, half, inlines, slowed,
+                                 backward ? &price->backward : &price->forward, &p->made,
+                                 &p->layers[i]));
+    return p->outline->layers[p->first + i].recompute_group == 0
+               ? WEFT_OK
+               : weft_pass_body_make(site, p->outline, p->first + i, WEFT_HALF_AGAIN, inlines,
+                                     slowed, &price->recompute, &p->made, &p->again[i]);
+}
+
 /* *out_beside: reductions alone stand beside the passes, so that those of one go on behind it. */
 static weft_status price_layers(pricing *p, const weft_site *site, const weft_chunk_shape *chunk,
                                 bool backward, weft_sharding_time *out, bool *out_beside)
@@ -189,17 +230,13 @@ static weft_status price_layers(pricing *p, const weft_site *site, const weft_ch
         const bool gathers = weft_pass_gathers(chunk, i, flow),
                    reduces = weft_pass_reduces(chunk, i, flow);
         *out_beside &= !gathers;
-        const weft_pass_price *price = &p->prices[p->first + i];
         if (i > 0 && same_unit(p->outline, p->first + i - 1, p->first + i))
             p->units[i] = p->units[i - 1];
         else
             WEFT_TRY(weft_unit_price(site, p->outline, p->first + i, &p->units[i]));
         p->is_alone &= !gathers && !reduces;
-        p->layers[i] = backward ? price->backward : price->forward;
-        p->again[i] = price->recompute;
-        const double besides = (reduces ? unit->clear_us : 0) + (gathers ? unit->copy_us : 0);
-        p->layers[i].compute_us += besides;
-        out->clear_us += besides;
+        p->more_us[i] = (reduces ? unit->clear_us : 0) + (gathers ? unit->copy_us : 0);
+        out->clear_us += p->more_us[i];
         p->reduced_us += reduces ? unit->reduce_us : 0;
         for (int l = 0; l < WEFT_NUM_LINKS; l++) {
             out->link_us[l] += gathers ? unit->link_us[0][l] : 0;
@@ -223,12 +260,16 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)p->num_layers, &p->units));
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)p->num_layers, &p->layers));
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)p->num_layers, &p->again));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)p->num_layers, &p->more_us));
     WEFT_TRY(price_layers(p, site, &shape, backward, out, &beside));
     p->between_us = beside ? between_us : 0;
     if (p->is_alone && shape.offload_slots == 0)
         return WEFT_OK;
     out->link_us[WEFT_LINK_HOST] += out->copies_us;
     p->without_copies = true;
+    p->made.arena = arena;
+    for (int i = 0; i < p->num_layers; i++)
+        WEFT_TRY(make_bodies(p, site, i, backward));
     if (!p->is_alone)
         WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));
     if (!p->is_alone)

@@ -1,6 +1,6 @@
 /* What sharing out gradients and weights (parallel/residency/residency.h) and offloading
- * (layers/pass/offload.h) add to passes on a cluster: their programs priced, whose gathers,
- * reductions and copies run beside the layers and share links with them. Pure. */
+ * (layers/pass/offload.h) add to passes on a cluster: their bodies priced, whose gathers,
+ * reductions and copies run beside the layers' parts and share links with them. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_SHARDING_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_SHARDING_PRICE_H
 
@@ -18,6 +18,9 @@ typedef struct weft_unit_time {
  * cluster lacks. */
 weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, int layer,
                             weft_unit_time *out) WEFT_CHECKED;
+
+/* Of a gather, a reduction or a copy beside layers. */
+weft_task_time weft_unit_task_time(const weft_unit_time *unit, const weft_task *task);
 
 /* Of a chunk's forward, or backward. */
 typedef struct weft_sharding_time {

@@ -140,7 +140,7 @@ typedef struct tier_layer {
     /* Partitions by experts; n 1: all compute at once. */
     weft_moe_pipeline pipeline;
     weft_program partitions[2];
-    weft_moe_costs moe[2]; /* the counts are known */
+    const weft_task_time *times[2]; /* by task of `partitions`; but the counts are known */
 } tier_layer;
 
 /* A slot of weights on the device; anyone's may hold what whoever comes next looks for. */
@@ -281,25 +281,21 @@ static weft_status find_buckets(const weft_step *step, const weft_program *progr
                             out->shape.num_positions, count);
 }
 
-/* The rows of a partition are those of its positions. */
 static weft_status make_partitions(weft_tier_walk *w, const weft_site *site, int layer,
                                    weft_arena *arena, tier_layer *out)
 {
-    const int n = out->pipeline.num_partitions;
-    if (n == 1)
+    weft_made_programs made = {.arena = arena};
+    weft_layer_costs costs;
+    weft_priced_program program;
+    if (out->pipeline.num_partitions == 1)
         return WEFT_OK;
-    WEFT_TRY(weft_pass_price_partition(site, w->outline, layer, out->moe));
+    WEFT_TRY(weft_pass_layer_costs(site, w->outline, layer, false, &costs));
     for (int backward = 0; backward < 2; backward++) {
-        out->moe[backward].counts_us = 0;
-        WEFT_TRY(weft_program_moe(&out->pipeline, backward, arena, &out->partitions[backward]));
-        for (int p = 0; p < n; p++) {
-            int first, end;
-            double share = 0;
-            weft_moe_run_of(out->shape.num_positions, n, p, &first, &end);
-            for (int q = first; q < end; q++)
-                share += out->shares[q];
-            out->moe[backward].shares[p] = n * share;
-        }
+        WEFT_TRY(weft_priced_program_make(site, w->outline, layer,
+                                          weft_inner_costs_of(&costs, WEFT_INNER_EXPERTS, backward),
+                                          NULL, out->shares, &made, &program));
+        out->partitions[backward] = *program.program;
+        out->times[backward] = program.times;
     }
     return WEFT_OK;
 }
@@ -637,7 +633,10 @@ static double part_us(const void *context, int stage, const weft_task *task)
 {
     const partitions *p = context;
     (void)stage;
-    return weft_moe_task_us(&p->running->layer->moe[p->backward], task);
+    const tier_layer *layer = p->running->layer;
+    return task->kind == WEFT_TASK_COUNTS
+               ? 0
+               : layer->times[p->backward][task - layer->partitions[p->backward].tasks].us;
 }
 
 /* What a partition's experts wait for what comes up for them. */

@@ -63,22 +63,38 @@ void weft_kind_tables_release(weft_kind_tables *b)
 
 /* --- one table ----------------------------------------------------------------------------- */
 
+/* All that travels in a program of an MoE layer that pairs run. */
+static weft_status add_travels(const weft_site *site, const weft_outline *outline, int layer,
+                               const weft_inner_costs *costs, weft_made_programs *made, double *us)
+{
+    weft_priced_program program;
+    if (costs->inner != WEFT_INNER_EXPERTS)
+        return WEFT_OK;
+    WEFT_TRY(weft_priced_program_make(site, outline, layer, costs, NULL, NULL, made, &program));
+    for (uint32_t i = 0; i < program.program->num_tasks; i++)
+        if (weft_body_travels(
+                (int)weft_priced_program_lane(&program, program.program->tasks[i].lane)))
+            us[costs->half != WEFT_HALF_FORWARD] += program.times[i].us;
+    return WEFT_OK;
+}
+
 /* In pairs what travels may take no time: the other pass computes meanwhile. */
 static weft_status leave_travels(const weft_site *site, const weft_outline *outline, int layer,
                                  double *forward_us, double *backward_us)
 {
-    weft_moe_costs costs[2];
+    weft_layer_costs costs;
+    weft_arena arena = {0};
+    weft_made_programs made = {.arena = &arena, .beside = true};
+    double travels_us[2] = {0, 0};
     if (!outline->pairs || !outline->layers[layer].host_waits)
         return WEFT_OK;
-    WEFT_TRY(weft_pass_price_partition(site, outline, layer, costs));
-    double travels_us[2] = {costs[0].counts_us, 0};
-    const int n = outline->shape.moe_partitions > 1 ? outline->shape.moe_partitions : 1;
-    for (int back = 0; back < 2; back++) {
-        travels_us[back] += n * (costs[back].dispatch_us + costs[back].combine_us);
-        for (int i = 0; outline->shape.moe_peer_group > 0 && i < n; i++)
-            travels_us[back] += 2 * costs[back].by_peer_us[i];
-    }
-    *forward_us = fmax(0, *forward_us - travels_us[0] - n * costs[0].permute_us);
+    WEFT_TRY(weft_pass_layer_costs(site, outline, layer, false, &costs));
+    weft_status status = WEFT_OK;
+    for (int i = 0; i < costs.num_programs && status == WEFT_OK; i++)
+        status = add_travels(site, outline, layer, &costs.programs[i], &made, travels_us);
+    weft_arena_release(&arena);
+    WEFT_TRY(status);
+    *forward_us = fmax(0, *forward_us - travels_us[0]);
     *backward_us = fmax(0, *backward_us - travels_us[1]);
     return WEFT_OK;
 }

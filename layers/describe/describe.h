@@ -9,7 +9,9 @@
 #include <weft/model.h>
 
 #include "parallel/parameters/parameters.h"
+#include "layers/pass/parts.h"
 #include "schedule/context.h"
+#include "schedule/tensor.h"
 
 /* Every stash and scratch piece is rounded up to this. */
 enum { WEFT_PIECE_BYTES = 64 };
@@ -68,6 +70,16 @@ size_t weft_moe_balanced_rows(const weft_moe_dims *dims, size_t topk, size_t ep)
  * uneven load. ep: ranks that send. */
 size_t weft_moe_order_room(size_t balanced, size_t ep, size_t parts);
 
+/* The programs inside a layer, in order. */
+typedef struct weft_programs_inside {
+    int count; /* 0 also where the layer was not rehearsed */
+    struct weft_program_inside {
+        weft_inner inner;
+        bool backward;         /* else it is a forward's, in a backward once more */
+        weft_tensor_plan plan; /* of WEFT_INNER_TENSOR */
+    } rows[WEFT_MAX_INSIDE];
+} weft_programs_inside;
+
 /* A layer's list: what its `describe` says, entry by entry. */
 typedef struct weft_description {
     weft_layer_cost cost; /* the sums */
@@ -78,7 +90,8 @@ typedef struct weft_description {
     bool coarse;       /* the layer, or a child, filled in sums alone: the list is incomplete */
     bool lacks_memory; /* while the list is made: memory ran out */
     const char *lacks; /* likewise: the kind of a child that does not describe itself */
-    bool keeps_input;  /* in place of its output; what is made again is scratch, inside backward */
+    weft_programs_inside inside[WEFT_NUM_WAYS]; /* by weft_way */
+    bool keeps_input; /* in place of its output; what is made again is scratch, inside backward */
     /* Of a shape whose backward comes in two halves, which `operations` tell apart: whether the
      * second one does anything, and the bytes that it finds kept by the first; scratch where parts
      * leave the second half for later (schedule/pair.h), what is in use of it behind the first

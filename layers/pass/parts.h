@@ -13,7 +13,12 @@ typedef struct weft_model weft_model;
 struct weft_alone;
 
 /* A forward, a backward, or the first half of one in two, which leaves the weights' gradients. */
-typedef enum weft_way { WEFT_WAY_FORWARD, WEFT_WAY_BACKWARD, WEFT_WAY_INPUT } weft_way;
+typedef enum weft_way {
+    WEFT_WAY_FORWARD,
+    WEFT_WAY_BACKWARD,
+    WEFT_WAY_INPUT,
+    WEFT_NUM_WAYS
+} weft_way;
 /* Of the backward whose part is enqueued. */
 weft_way weft_way_back(const weft_pass *pass);
 

@@ -11,17 +11,35 @@ struct weft_tensor_runtime {
     weft_lane *beside;                       /* what travels */
 };
 
-static weft_status make_programs(weft_tensor_runtime *r, const weft_device *device, int chunks,
-                                 weft_program programs[WEFT_NUM_CUTS])
+static weft_tensor_plan plan_at(int cut, int chunks)
 {
     static const weft_tensor_plan plans[WEFT_NUM_CUTS] = {
 #define ROW(name, ...) {__VA_ARGS__},
         WEFT_CUT_LIST(ROW)
 #undef ROW
     };
+    weft_tensor_plan plan = plans[cut];
+    plan.chunks = chunks;
+    return plan;
+}
+
+bool weft_tensor_plan_of(const weft_tensor_runtime *r, const weft_program *program,
+                         weft_tensor_plan *out)
+{
+    for (int i = 0; i < 2; i++)
+        for (int cut = 0; cut < WEFT_NUM_CUTS; cut++)
+            if (program == &r->programs[i][cut]) {
+                *out = plan_at(cut, r->chunks[i]);
+                return true;
+            }
+    return false;
+}
+
+static weft_status make_programs(weft_tensor_runtime *r, const weft_device *device, int chunks,
+                                 weft_program programs[WEFT_NUM_CUTS])
+{
     for (int i = 0; i < WEFT_NUM_CUTS; i++) {
-        weft_tensor_plan plan = plans[i];
-        plan.chunks = chunks;
+        const weft_tensor_plan plan = plan_at(i, chunks);
         WEFT_TRY(weft_program_tensor(&plan, &r->arena, &programs[i]));
         if (!weft_device_is_note(device))
             WEFT_TRY(weft_program_tensor_check(&plan, &programs[i]));

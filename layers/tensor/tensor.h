@@ -74,6 +74,9 @@ typedef struct weft_tensor_runtime weft_tensor_runtime;
 weft_status weft_tensor_runtime_create(weft_device *device, const int chunks[2],
                                        weft_tensor_runtime **out) WEFT_CHECKED;
 void weft_tensor_runtime_destroy(weft_tensor_runtime *runtime); /* NULL is legal */
+/* The plan of a program that weft_tensor_inside gave; false: it gave none such. */
+bool weft_tensor_plan_of(const weft_tensor_runtime *runtime, const weft_program *program,
+                         weft_tensor_plan *out);
 /* On which all rows of chunks travel. */
 weft_lane *weft_tensor_runtime_lane(const weft_tensor_runtime *runtime);
 /* The product's program, as the layer's number `place`. chunks: in several. */

@@ -120,20 +120,22 @@ static void check_places(void)
 {
     const weft_cluster cluster = cluster_of(2, 1e9, 1000, 10);
     const double numbers = 3.0 * SEQ / 4 * HEADS * HEAD_DIM;
-    weft_inner_costs costs[2];
+    static weft_layer_costs costs;
     attention a;
     make(&a, &cluster, 4, WEFT_CONTEXT_A2A_P2P, 2, nothing);
     EXPECT(a.site.heads.size == 2 && a.site.heads.near == 2, "%d of %d heads' neighbours",
            a.site.heads.near, a.site.heads.size);
     EXPECT(a.site.ring.size == 2 && a.site.ring.near == 1, "%d of %d in the ring", a.site.ring.near,
            a.site.ring.size);
-    EXPECT_OK(weft_pass_price_attention(&a.site, &a.outline, 0, costs));
-    EXPECT_NEAR(weft_inner_time(&costs[0], WEFT_TASK_DISPATCH, WEFT_FLOW_HEADS)->us,
+    EXPECT_OK(weft_pass_layer_costs(&a.site, &a.outline, 0, false, &costs));
+    const weft_inner_costs *forward =
+        weft_inner_costs_of(&costs, WEFT_INNER_ATTENTION, WEFT_HALF_FORWARD);
+    EXPECT_NEAR(weft_inner_time(forward, WEFT_TASK_DISPATCH, WEFT_FLOW_HEADS)->us,
                 numbers * 4 / 2 / 1000, 1e-9);
-    EXPECT_NEAR(weft_inner_time(&costs[0], WEFT_TASK_COMBINE, WEFT_FLOW_HEADS)->us,
+    EXPECT_NEAR(weft_inner_time(forward, WEFT_TASK_COMBINE, WEFT_FLOW_HEADS)->us,
                 numbers / 3 * 4 / 2 / 1000, 1e-9);
     /* Both ranks of a node send to the other one, and the curve was measured so. */
-    EXPECT_NEAR(weft_inner_time(&costs[0], WEFT_TASK_SHIFT, WEFT_FLOW_KEYS)->us,
+    EXPECT_NEAR(weft_inner_time(forward, WEFT_TASK_SHIFT, WEFT_FLOW_KEYS)->us,
                 numbers * 2 / 3 * 4 / 10, 1e-9);
     release(&a);
     /* Of a ring of all four one rank of a node sends to the other node: at twice the rate. */

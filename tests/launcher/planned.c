@@ -5,6 +5,7 @@
 
 #include "launcher/planning/levels.h"
 #include "layers/pass/pass.h"
+#include "schedule/text.h"
 #include "tests/expect.h"
 
 /* What the executor is watched by. */
@@ -29,10 +30,17 @@ static void compare(const char *name, const weft_program *planned, const weft_pr
            run->num_tasks);
     if (!counts)
         return;
-    EXPECT(memcmp(planned->tasks, run->tasks, run->num_tasks * sizeof *run->tasks) == 0 &&
-               memcmp(planned->waits, run->waits, run->num_waits * sizeof *run->waits) == 0 &&
-               memcmp(planned->slots, run->slots, (size_t)run->num_slots * sizeof *run->slots) == 0,
-           "%s, %s: what runs is not what is planned", watch.mesh, name);
+    const bool same =
+        memcmp(planned->tasks, run->tasks, run->num_tasks * sizeof *run->tasks) == 0 &&
+        memcmp(planned->waits, run->waits, run->num_waits * sizeof *run->waits) == 0 &&
+        memcmp(planned->slots, run->slots, (size_t)run->num_slots * sizeof *run->slots) == 0;
+    char was[WEFT_TASK_TEXT_BYTES], is[WEFT_TASK_TEXT_BYTES];
+    uint32_t at = 0;
+    do {
+        (void)weft_task_format(planned, at, was, sizeof was);
+        (void)weft_task_format(run, at, is, sizeof is);
+    } while (strcmp(was, is) == 0 && ++at < run->num_tasks);
+    EXPECT(same, "%s, %s: task %u, %s, is planned; %s runs", watch.mesh, name, at, was, is);
 }
 
 static weft_status run_part(void *context, const weft_task *task, weft_lane *lane)
@@ -72,7 +80,7 @@ static void begin_watch(weft_trainer *t)
             t->executor.run[kind] = run_planned;
 }
 
-/* The programs of this rank's passes, by the names that `weft schedule --level pass` gives them. */
+/* The bodies of this rank's passes, by the names that `weft schedule --level pass` gives them. */
 static void compare_passes(const weft_trainer *t, const weft_config *config,
                            const weft_config_source *source)
 {
@@ -87,12 +95,13 @@ static void compare_passes(const weft_trainer *t, const weft_config *config,
                  i / WEFT_NUM_PASS_KINDS,
                  weft_pass_kind_text((weft_pass_kind)(i % WEFT_NUM_PASS_KINDS)));
         /* A rank whose order has no halves of a chunk makes no programs of them. */
-        if (model->run.programs[i].num_tasks == 0)
+        const weft_program *run = &model->run.bodies->programs[i];
+        if (run->num_tasks == 0)
             continue;
         num_chunks++;
         for (int r = 0; r < levels.num_rows; r++)
             if (strcmp(levels.rows[r].name, name) == 0) {
-                compare(name, levels.rows[r].program, &model->run.programs[i]);
+                compare(name, levels.rows[r].program, run);
                 num_compared++;
             }
     }
@@ -107,9 +116,14 @@ static void compare_layer(const weft_trainer *t, const weft_config *config,
     weft_levels levels;
     EXPECT_OK(weft_levels_make(config, source, NULL, WEFT_LEVEL_LAYER, WEFT_BODY_EXPERTS, NULL,
                                &watch.arena, &levels));
+    const weft_moe_runtime *moe = t->model->moe;
+    int positions = 0;
+    if (t->model->tier)
+        (void)weft_tier_programs(t->model->tier, 0, &positions);
+    const weft_moe_whole *whole = weft_moe_whole_of(moe, moe->current, positions);
     for (int r = 0; r < levels.num_rows; r++)
         compare(levels.rows[r].name, levels.rows[r].program,
-                &t->model->moe->current->programs[strcmp(levels.rows[r].name, "backward") == 0]);
+                &whole->programs[strcmp(levels.rows[r].name, "backward") == 0]);
     weft_levels_release(&levels);
 }
 

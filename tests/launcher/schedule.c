@@ -219,6 +219,23 @@ static void check_attention(void)
     EXPECT(reason && strstr(reason, "p2p"), "the form is not told: %s", reason ? reason : "null");
 }
 
+/* Tensor-parallel products in chunks are programs inside a layer, with the price of a plan. */
+static void check_tensor(void)
+{
+    for (int by_cluster = 0; by_cluster < 2; by_cluster++) {
+        const char *const *args =
+            WORDS("schedule", "c.json", "--mesh", "tp=2", "--set", "model.num_experts=0", "--set",
+                  "parallel.tp_comm_overlap=true", "--set", "parallel.tp_comm_overlap_chunks=4",
+                  "--set", "parallel.sequence_parallel=true", "--level", "layer", "--body",
+                  "tensor", "--program", by_cluster ? "--cluster" : NULL, "cluster.json");
+        char *text = output_of(args);
+        EXPECT(text && strstr(text, "linear_fc1 forward") && strstr(text, "product compute"),
+               "no product in chunks:\n%s", text);
+    }
+    CHILD_REFUSED(2, "tp_comm_overlap", "schedule", "c.json", "--level", "layer", "--body",
+                  "tensor");
+}
+
 /* Forwards and backwards that stand as pairs, and what pairs do not go with. */
 static void check_pairs(void)
 {
@@ -356,6 +373,7 @@ int main(void)
     check_levels();
     check_offloaded();
     check_attention();
+    check_tensor();
     check_refusals();
     check_keys();
     check_memory();

@@ -1,6 +1,6 @@
 foreach(name program pipeline update pass price exchange_program exchange_cost exchange_paper
     choose choose_rows granularity interleaved orders order_auto properties context tensor experts experts_steps
-    bodies)
+    bodies bodies_drawn)
   weft_add_test(NAME schedule_${name} CMOCKA SOURCES schedule/test_${name}.c schedule/programs.c)
 endforeach()
 weft_add_test(NAME schedule_check CMOCKA

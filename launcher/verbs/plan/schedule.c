@@ -13,7 +13,7 @@
 #include "schedule/text.h"
 
 static const char *const level_names[] = {"step", "pass", "layer", "experts"};
-static const char *const body_names[] = {"all", "attention", "experts"};
+static const char *const body_names[] = {"all", "attention", "experts", "tensor"};
 
 typedef struct scheduler {
     const char *cluster_file, *mesh, *svg, *trace;
@@ -36,12 +36,12 @@ static int parse(int argc, char **argv, scheduler *s)
     const weft_argument rows[] = {
         TEXT("mesh", "AXES", &s->mesh, "such as tp=8,pp=4: replaces the config's mesh"),
         TEXTS("set", "KEY=VALUE", &s->set, "override a key of the config; may be repeated"),
-        NAMED("level", "LEVEL", &s->level, level_names, 4,
-              "step, pass (a chunk's layers), layer (the programs inside one) or experts (uploaded "
-              "in "
-              "turn)"),
-        NAMED("body", "BODY", &s->body, body_names, 3,
-              "of a layer: attention (cp above 1), experts, or all that it has"),
+        NAMED(
+            "level", "LEVEL", &s->level, level_names, 4,
+            "step, pass (a chunk's body), layer (the programs inside one) or experts (uploaded in "
+            "turn)"),
+        NAMED("body", "BODY", &s->body, body_names, 4,
+              "of a layer: attention (cp above 1), experts, tensor (tp_comm_overlap), or all"),
         NAMED("kernels", "KIND", &s->kernels, weft_kernels_texts, WEFT_NUM_KERNELS,
               "weft's own, or of published runs, which only plans know: plain, plain-2021"),
         FLAG("csv", &s->csv, "the step's order of compute as PyTorch's CSV: a row a rank",
