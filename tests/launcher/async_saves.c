@@ -197,11 +197,29 @@ static int latest_step(void)
     return step;
 }
 
-/* Waits until none has been published for 3 s: one is under way that cannot end. */
+/* The last step that metrics have; -1: none. */
+static int trained_step(void)
+{
+    char text[8192];
+    FILE *file = fopen("async/metrics.jsonl", "r");
+    if (!file)
+        return -1;
+    if (fseek(file, -(long)sizeof text + 1, SEEK_END) != 0)
+        rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    int step = -1;
+    for (const char *at = text; (at = strstr(at, "\"step\":")); at++)
+        step = atoi(at + strlen("\"step\":"));
+    return step;
+}
+
+/* Waits until training is 45 steps, so two saves, beyond the last that was published, and for 3 s:
+ * one is under way that cannot end. */
 static void wait_for_no_save(child *c)
 {
     int step = -1;
-    for (int i = 0; i < 300 && !child_wait(c, 0); i++) {
+    for (int i = 0; (i < 300 || trained_step() < step + 45) && !child_wait(c, 0); i++) {
         const int now = latest_step();
         i = now == step ? i : 0;
         step = now;
