@@ -5,6 +5,7 @@
 
 #define OR_KIND(name, text, is_v, splits) "|" text
 
+#define NOT_SHARDED "parallel.expert_tensor_parallel_size is at most 1"
 #define T weft_schedule_options
 const weft_key weft_schedule_rows[] = {
     CHOICE(STEP, pipeline_schedule, "\"1f1b\"", (WEFT_PIPELINE_LIST(OR_KIND)) + 1,
@@ -37,10 +38,10 @@ const weft_key weft_schedule_rows[] = {
           "ranks that are one partition when cut by peers", .idle = NO_EXPERTS,
           SEARCHED(PARTITIONS)),
     CHOICE(CHOICE, moe_all_to_all, "\"auto\"", "baseline|o1_paper|o1|o2|o3|direct|auto",
-           "form of the all-to-all of tensor-sharded experts (MoNTA)", .idle = NO_EXPERTS,
-           SEARCHED(EXCHANGE)),
+           "form of the all-to-all of tensor-sharded experts (MoNTA)",
+           .idle = NO_EXPERTS "; " NOT_SHARDED, SEARCHED(EXCHANGE)),
     RANGE(CHOICE, moe_all_to_all_chunks, "0", 0, 256, "chunks", "pieces it is cut in; 0: chosen",
-          .idle = NO_EXPERTS, SEARCHED(EXCHANGE)),
+          .idle = NO_EXPERTS "; " NOT_SHARDED, SEARCHED(EXCHANGE)),
     CHOICE(
         STEP, moe_choice, "\"price\"", "profile|quick|phases|price",
         "how n and the reuse are chosen: measured in the first steps, or from the cluster's costs",

@@ -13,6 +13,7 @@
 #include "launcher/report/report.h"
 #include "launcher/training/setup.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/spill/spill.h"
 #include "parallel/topology/topology.h"
 
 /* What is found out about the run. */
@@ -104,6 +105,8 @@ static weft_status check_memory(findings *f, weft_arena *arena)
         status = weft_tier_check_room(c, &f->mesh, &step, rooms);
     if (status == WEFT_OK)
         status = measure_stages(f, &step);
+    if (status == WEFT_OK && c->model.num_experts > 0 && c->tier.experts == WEFT_TIER_FILE)
+        status = weft_error_context(weft_spill_try(c->tier.path), "offload.path");
     weft_step_release(&step);
     return status;
 }

@@ -13,7 +13,10 @@
 const weft_key weft_tier_rows[] = {
     CHOICE(STEP, experts, "\"none\"", "none|host|file|auto",
            "where experts and their state are: device, host memory, a file; the first that fits",
-           .idle = NO_EXPERTS),
+           .idle = NO_EXPERTS,
+           .refused = "does not go with model.mtp_num_layers above 1, whose layer has the experts "
+                      "of several (is not none and model.num_experts is not 0 and "
+                      "model.mtp_num_layers is not at most 1)"),
     RANGE(STEP, slots, "2", 2, 1024, "experts", "whose weights are on the device at a time",
           .idle = NO_EXPERTS "; " NO_TIER "; offload.order is layer"),
     REAL(STEP, kept, "0", -1, 1,

@@ -89,6 +89,20 @@ static int open_unnamed(const char *folder, int flags)
     return fd;
 }
 
+static weft_status cannot_make(const char *folder, int error)
+{
+    return WEFT_ERROR(WEFT_FILE, "%s: cannot make the experts' file: %s", folder, strerror(error));
+}
+
+weft_status weft_spill_try(const char *folder)
+{
+    const int fd = open_unnamed(folder, 0);
+    if (fd < 0)
+        return cannot_make(folder, errno);
+    close(fd);
+    return WEFT_OK;
+}
+
 /* O_DIRECT may be refused when the file is opened, or by the first read or write. 0 or an errno. */
 static int try_write(int fd)
 {
@@ -136,8 +150,7 @@ static weft_status make_file(weft_spill *s, int flags, bool *refused)
     }
     *refused = error == EINVAL && flags;
     if (error && !*refused)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot make the experts' file: %s", folder,
-                          strerror(error));
+        return cannot_make(folder, error);
     if (error && s->fd >= 0) {
         close(s->fd);
         s->fd = -1;

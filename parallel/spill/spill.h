@@ -60,6 +60,8 @@ static inline size_t weft_spill_padded_bytes(size_t bytes)
 {
     return (bytes + WEFT_SPILL_ALIGN - 1) / WEFT_SPILL_ALIGN * WEFT_SPILL_ALIGN;
 }
+/* Whether the folder takes a file without a name; makes none. Errors: WEFT_FILE. */
+weft_status weft_spill_try(const char *folder) WEFT_CHECKED;
 /* Bytes of the file with these records and parts. Errors: WEFT_CONFIG where no file is that large.
  */
 weft_status weft_spill_file_bytes(const weft_spill_options *options, uint64_t *out) WEFT_CHECKED;

@@ -69,7 +69,7 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
         REAL("temperature", "T", &args->temperature, 0, INFINITY, NULL,
              "0 takes the likeliest token"),
         WHOLE("top-k", "K", &args->top_k, 0, INFINITY, "sample among the K likeliest; 0: all"),
-        WHOLE("seed", "S", &args->seed, 0, 0, "same seed, same text"),
+        WHOLE("seed", "S", &args->seed, 0, 1e15, "same seed, same text"),
         TEXT("mesh", "AXES", &args->mesh, "such as tp=2,pp=2; one rank without"),
         FLAG("no-cache", &args->no_cache, "compute the whole text for each token"),
         TEXTS("set", "KEY=VALUE", &args->set,
