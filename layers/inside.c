@@ -7,6 +7,7 @@
 #include "core/sized.h"
 #include "layers/pass/parts.h"
 #include "layers/pass/pass.h"
+#include "layers/tensor/tensor.h"
 
 static bool is_described(const weft_layer *child, const weft_pass *pass)
 {
@@ -197,6 +198,33 @@ weft_status weft_part_backward(weft_layer *layer, weft_pass *pass, int part, wef
     const weft_status status = parts->backward(layer, pass, part, lane, dy, dx);
     innermost = outer;
     return weft_layer_failed(layer, "backward", status);
+}
+
+static struct weft_program_inside kind_of(const weft_model *model, const weft_program *program)
+{
+    struct weft_program_inside out = {.inner = WEFT_INNER_EXPERTS};
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        out.backward |= program->tasks[i].flow == WEFT_FLOW_GRADIENT;
+        if (program->tasks[i].kind == WEFT_TASK_ATTEND)
+            out.inner = WEFT_INNER_ATTENTION;
+    }
+    if (model->tensor && weft_tensor_plan_of(model->tensor, program, &out.plan)) {
+        out.inner = WEFT_INNER_TENSOR;
+        out.backward = out.plan.backward;
+    }
+    return out;
+}
+
+void weft_layer_list_inside(const weft_layer *layer, const weft_model *model,
+                            weft_programs_inside out[WEFT_NUM_WAYS])
+{
+    weft_inside inside[WEFT_MAX_INSIDE];
+    for (int way = 0; way < (model->shape.training ? (int)WEFT_NUM_WAYS : 1); way++) {
+        weft_programs_inside *to = &out[way];
+        to->count = weft_layer_inside(layer, model, NULL, (weft_way)way, inside);
+        for (int i = 0; i < to->count; i++)
+            to->rows[i] = kind_of(model, inside[i].program);
+    }
 }
 
 /* --- a body of one layer ---------------------------------------------------------------------- */

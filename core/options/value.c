@@ -148,8 +148,8 @@ static weft_status check_bounds(const place *p, weft_json_span value, double num
         return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
                                  "%s is too small: 0 in single precision", shown);
     if (number > p->row->max && p->row->max >= NO_BOUND)
-        snprintf(range, sizeof range, "at most %.3g%s%.24s", p->row->max, p->row->unit ? " " : "",
-                 p->row->unit ? p->row->unit : "");
+        snprintf(range, sizeof range, "at most %.3g%s%.24s", p->row->max,
+                 p->row->unit && *p->row->unit ? " " : "", p->row->unit ? p->row->unit : "");
     else
         weft_option_range(p->row, range);
     return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,

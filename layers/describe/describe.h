@@ -80,6 +80,9 @@ typedef struct weft_programs_inside {
     } rows[WEFT_MAX_INSIDE];
 } weft_programs_inside;
 
+void weft_layer_list_inside(const weft_layer *layer, const weft_model *model,
+                            weft_programs_inside out[WEFT_NUM_WAYS]);
+
 /* A layer's list: what its `describe` says, entry by entry. */
 typedef struct weft_description {
     weft_layer_cost cost; /* the sums */

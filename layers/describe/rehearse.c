@@ -510,33 +510,6 @@ static weft_status run_backward(weft_rehearsal *r, weft_layer *layer, const plac
     return WEFT_OK;
 }
 
-static struct weft_program_inside kind_of(const weft_model *model, const weft_program *program)
-{
-    struct weft_program_inside out = {.inner = WEFT_INNER_EXPERTS};
-    for (uint32_t i = 0; i < program->num_tasks; i++) {
-        out.backward |= program->tasks[i].flow == WEFT_FLOW_GRADIENT;
-        if (program->tasks[i].kind == WEFT_TASK_ATTEND)
-            out.inner = WEFT_INNER_ATTENTION;
-    }
-    if (model->tensor && weft_tensor_plan_of(model->tensor, program, &out.plan)) {
-        out.inner = WEFT_INNER_TENSOR;
-        out.backward = out.plan.backward;
-    }
-    return out;
-}
-
-static void list_inside(const weft_rehearsal *r, const weft_layer *layer, weft_description *out)
-{
-    const weft_model *model = &r->model;
-    weft_inside inside[WEFT_MAX_INSIDE];
-    for (int way = 0; way < (model->shape.training ? (int)WEFT_NUM_WAYS : 1); way++) {
-        weft_programs_inside *to = &out->inside[way];
-        to->count = weft_layer_inside(layer, model, NULL, (weft_way)way, inside);
-        for (int i = 0; i < to->count; i++)
-            to->rows[i] = kind_of(model, inside[i].program);
-    }
-}
-
 static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, weft_description *out)
 {
     weft_layer_cost *cost = &out->cost;
@@ -559,7 +532,7 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
     cost->host_bytes = r->pass.host.peak_bytes;
     cost->recomputed_bytes = r->model.memory.recomputed[0].stack.peak_bytes;
     list(r, at, out);
-    list_inside(r, layer, out);
+    weft_layer_list_inside(layer, &r->model, out->inside);
     weft_cost_add(cost, &r->model.coarse); /* more than the list: coarse */
     return r->witness ? r->witness->see(r->witness->context, layer, r->device) : WEFT_OK;
 }

@@ -558,8 +558,8 @@ static const misuse misuses[] = {
     {{"generate", "run", "--prompt", "a", "--temperature=inf"},
      "weft generate: --temperature inf: "},
     {{"generate", "run", "--prompt", "a", "--seed", "9999999999999999999"},
-     "weft generate: --seed 9999999999999999999: expected an integer of 64 bits, got "
-     "9999999999999999999\n"},
+     "weft generate: --seed 9999999999999999999: 9999999999999999999 is out of range: at most "
+     "1e+15\n"},
     {{"inspect"}, "weft inspect: CHECKPOINT|DATASET is missing; see weft inspect --help"},
     {{"inspect", "a", "b"}, "weft inspect: b: unexpected; see weft inspect --help"},
     {{"inspect", "--json=yes", "a"}, "weft inspect: --json=yes: takes no value"},
