@@ -187,8 +187,18 @@ static const char *check_heads_share(const weft_heads_share_args *a)
 
 static bool is_activation_kind(weft_activation_kind kind)
 {
-    return kind == WEFT_ACTIVATION_GELU || kind == WEFT_ACTIVATION_SILU ||
-           kind == WEFT_ACTIVATION_RELU || weft_activation_is_gated(kind);
+    switch (kind) {
+    case WEFT_ACTIVATION_GELU:
+    case WEFT_ACTIVATION_SWIGLU:
+    case WEFT_ACTIVATION_SILU:
+    case WEFT_ACTIVATION_RELU:
+    case WEFT_ACTIVATION_GEGLU:
+    case WEFT_ACTIVATION_QUICK_GEGLU:
+        return true;
+    case WEFT_ACTIVATION_CAP: /* forward alone */
+        return false;
+    }
+    return false;
 }
 
 static const char *check_activation_forward(const weft_activation_forward_args *a)

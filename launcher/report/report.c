@@ -288,7 +288,11 @@ static int find_column(weft_report *r, const char *title)
     int c = 0;
     while (c < r->num_titles && strcmp(r->titles[c], title) != 0)
         c++;
-    assert(c < WEFT_REPORT_MAX_COLUMNS);
+    if (c == WEFT_REPORT_MAX_COLUMNS) {
+        r->status = WEFT_ERROR(WEFT_INTERNAL, "column %s: a table has at most %d", title,
+                               WEFT_REPORT_MAX_COLUMNS);
+        return c - 1;
+    }
     if (c == r->num_titles)
         r->titles[r->num_titles++] = title;
     return c;
