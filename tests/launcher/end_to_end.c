@@ -271,7 +271,8 @@ static void check_generate_stopped(void)
            "no start");
     for (int i = 0; i < 30000 && info.st_size < 20 && !child_wait(&c, 0); i++) {
         child_pause(0.001);
-        EXPECT(stat(c.out_path, &info) == 0, "no output");
+        if (stat(c.out_path, &info) != 0)
+            info.st_size = 0; /* the child has not opened it yet */
     }
     EXPECT(info.st_size >= 20, "%lld bytes came", (long long)info.st_size);
     child_kill(&c);
