@@ -183,8 +183,7 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, int part, w
     return part == last ? add_residual(b, pass, state, y) : WEFT_OK;
 }
 
-/* --- the second half of a backward in two: before the MLP's, and before attention's ------------
- */
+/* --- the second half of a backward in two: before the MLP's, and before attention's ---------- */
 
 static weft_status rerun_norm2(weft_layer *layer, weft_pass *pass)
 {

@@ -127,8 +127,7 @@ const weft_task_time *weft_inner_time(const weft_inner_costs *costs, int kind, i
     return row < 0 ? &none : &costs->rows[row].time;
 }
 
-/* --- programs ----------------------------------------------------------------------------------
- */
+/* --- programs -------------------------------------------------------------------------------- */
 
 /* Tokens that do not travel are one partition. */
 static weft_moe_pipeline pipeline_of(const weft_shape *shape, bool travels, bool beside)
@@ -238,8 +237,7 @@ const weft_interference *weft_inner_interference(const weft_site *site, weft_inn
     return &(paced ? site->experts : site->cluster)->interference;
 }
 
-/* --- what tasks take ---------------------------------------------------------------------------
- */
+/* --- what tasks take ------------------------------------------------------------------------- */
 
 /* How much of its kind's sum a task takes, in tasks. shares: of partitions. */
 static double weight_of(const weft_priced_program *p, const double *shares, const weft_task *task)
@@ -391,8 +389,7 @@ weft_status weft_priced_program_make(const weft_site *site, const weft_outline *
                            : WEFT_OK;
 }
 
-/* --- what programs take ------------------------------------------------------------------------
- */
+/* --- what programs take ---------------------------------------------------------------------- */
 
 static bool computes(int kind)
 {
@@ -466,8 +463,7 @@ weft_status weft_inner_price_of(const weft_site *site, const weft_outline *outli
     return simulate(&program, interference, made->arena, out);
 }
 
-/* --- layers' bodies ----------------------------------------------------------------------------
- */
+/* --- layers' bodies -------------------------------------------------------------------------- */
 
 weft_layer_body weft_layer_body_lump(double us)
 {
@@ -604,8 +600,7 @@ weft_status weft_layer_body_list(const weft_site *site, const weft_outline *outl
     return WEFT_OK;
 }
 
-/* --- passes' bodies ----------------------------------------------------------------------------
- */
+/* --- passes' bodies -------------------------------------------------------------------------- */
 
 /* Of an own part, too, `place` counts the programs before it. */
 static bool part_at(const weft_layer_body *body, int part, weft_body_part *out)

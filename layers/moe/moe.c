@@ -508,8 +508,7 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, int part, wef
     return ends ? join_forward(m, pass, state, x, y) : WEFT_OK;
 }
 
-/* --- the second half of a backward in two -------------------------------------------------------
- */
+/* --- the second half of a backward in two ---------------------------------------------------- */
 
 /* Of the experts' first product, or of the second. */
 static weft_status experts_weights(weft_layer *layer, weft_pass *pass, bool first)
