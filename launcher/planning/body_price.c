@@ -519,7 +519,7 @@ static void add_rest(const weft_body_total *total, bool backward, weft_layer_bod
 }
 
 weft_status weft_layer_body_make(const weft_site *site, const weft_outline *outline, int layer,
-                                 const weft_layer_costs *costs, bool backward, unsigned inlines,
+                                 const weft_layer_costs *costs, bool backward, bool inlines,
                                  bool slowed, const weft_body_total *total,
                                  weft_made_programs *made, weft_layer_body *out)
 {
@@ -531,8 +531,7 @@ weft_status weft_layer_body_make(const weft_site *site, const weft_outline *outl
             continue;
         weft_task_time_add(&out->own[out->num_programs], &costs->own[backward][number]);
         out->us += costs->own[backward][number++].us;
-        const bool is_inlined =
-            weft_inner_has_program(outline, program) && (inlines & 1u << program->inner);
+        const bool is_inlined = inlines && program->inner == WEFT_INNER_EXPERTS;
         WEFT_TRY(add_program(site, outline, layer, program, NULL, is_inlined, slowed, made, out));
     }
     weft_task_time_add(&out->own[out->num_programs], &costs->own[backward][number]);

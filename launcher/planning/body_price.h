@@ -118,23 +118,17 @@ typedef struct weft_layer_body {
     weft_task_time own[WEFT_LAYER_PROGRAMS + 1]; /* before, between and behind them */
     double us; /* of all, alone, under the interference that the body was made with */
 } weft_layer_body;
-enum {
-    WEFT_INLINES_ATTENTION = 1 << WEFT_INNER_ATTENTION,
-    WEFT_INLINES_EXPERTS = 1 << WEFT_INNER_EXPERTS,
-    WEFT_INLINES_TENSOR = 1 << WEFT_INNER_TENSOR,
-    WEFT_INLINES_ALL = WEFT_INLINES_ATTENTION | WEFT_INLINES_EXPERTS | WEFT_INLINES_TENSOR
-};
 /* What the layer takes alone in that direction; NULL: the sum. What is more than the operations is
  * the first own part's in forward, the last one's in backward. */
 typedef struct weft_body_total {
     double us;
     const double *link_us; /* [WEFT_NUM_LINKS] */
 } weft_body_total;
-/* inlines: the other programs are lumps of the own part before them. slowed: by the interference of
- * each program. A backward is without the operations of the second half, which are in a total's
- * rest. costs: outlives the body. */
+/* inlines: the experts' program; others are lumps of the own part before them. slowed: by the
+ * interference of each program. A backward is without the operations of the second half, which are
+ * in a total's rest. costs: outlives the body. */
 weft_status weft_layer_body_make(const weft_site *site, const weft_outline *outline, int layer,
-                                 const weft_layer_costs *costs, bool backward, unsigned inlines,
+                                 const weft_layer_costs *costs, bool backward, bool inlines,
                                  bool slowed, const weft_body_total *total,
                                  weft_made_programs *made, weft_layer_body *out) WEFT_CHECKED;
 /* The same of the programs that run, all inlined, as the layer's rehearsal lists them. */

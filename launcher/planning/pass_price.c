@@ -444,14 +444,13 @@ static bool has_programs(const weft_description *d)
 }
 
 weft_status weft_pass_body_make(const weft_site *site, const weft_outline *outline, int layer,
-                                int half, unsigned inlines, bool slowed,
-                                const weft_pass_time *total, weft_made_programs *made,
-                                weft_pass_body **out)
+                                int half, bool inlines, bool slowed, const weft_pass_time *total,
+                                weft_made_programs *made, weft_pass_body **out)
 {
     const weft_body_total sums = {weft_pass_us(total), total->link_us};
     weft_layer_costs *costs;
     WEFT_TRY(WEFT_ARRAY(made->arena, 1, out));
-    if (inlines == 0 || !has_programs(&outline->layers[layer].description)) {
+    if (!inlines || !has_programs(&outline->layers[layer].description)) {
         (*out)->body = weft_layer_body_lump(sums.us);
         memcpy((*out)->body.own[0].link_us, total->link_us, sizeof total->link_us);
         return WEFT_OK;
@@ -545,8 +544,8 @@ static weft_status find_body(listing *l, int layer, int half, const weft_pass_ti
                              const weft_pass_body **out)
 {
     if (l->priced[half] < 0 || !weft_pass_same_layer(l->outline, l->priced[half], layer))
-        WEFT_TRY(weft_pass_body_make(l->site, l->outline, layer, half, WEFT_INLINES_EXPERTS, true,
-                                     time, l->made, &l->bodies[half]));
+        WEFT_TRY(weft_pass_body_make(l->site, l->outline, layer, half, true, true, time, l->made,
+                                     &l->bodies[half]));
     l->priced[half] = layer;
     *out = l->bodies[half];
     return WEFT_OK;

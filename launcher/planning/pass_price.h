@@ -64,9 +64,8 @@ typedef struct weft_pass_body {
 } weft_pass_body;
 /* As weft_layer_body_make; from the arena of `made`. */
 weft_status weft_pass_body_make(const weft_site *site, const weft_outline *outline, int layer,
-                                int half, unsigned inlines, bool slowed,
-                                const weft_pass_time *total, weft_made_programs *made,
-                                weft_pass_body **out) WEFT_CHECKED;
+                                int half, bool inlines, bool slowed, const weft_pass_time *total,
+                                weft_made_programs *made, weft_pass_body **out) WEFT_CHECKED;
 
 /* What pairs of a forward and a backward take (schedule/pair.h) on a stage: *out [the backward is
  * whole, is its input's half][forward's chunk][backward's chunk], from the arena; layers: by layer

@@ -202,7 +202,7 @@ static weft_status make_bodies(pricing *p, const weft_site *site, int i, bool ba
     const weft_pass_price *price = &p->prices[p->first + i];
     const int half = backward ? WEFT_HALF_BACKWARD : WEFT_HALF_FORWARD;
     const bool slowed = p->interference != NULL;
-    const unsigned inlines = meets(p, site, i) ? WEFT_INLINES_EXPERTS : 0;
+    const bool inlines = meets(p, site, i);
     if (i > 0 && weft_pass_same_layer(p->outline, p->first + i - 1, p->first + i) &&
         same_unit(p->outline, p->first + i - 1, p->first + i)) {
         p->layers[i] = p->layers[i - 1];
