@@ -200,7 +200,7 @@ static weft_status resolve_override(const parse *p, const weft_option_source *so
 
 /* The value's text is JSON where the row can take it as such, else a bare string. */
 static weft_status word_value(const weft_key *row, const char *text, weft_arena *arena,
-                              weft_json_span *out)
+                              weft_json_span *out, bool *out_bare)
 {
     weft_json_fault fault;
     const char *quoted;
@@ -211,9 +211,11 @@ static weft_status word_value(const weft_key *row, const char *text, weft_arena 
         bool is_text = kind == WEFT_JSON_STRING || kind == WEFT_JSON_NULL ||
                        (kind == WEFT_JSON_ARRAY && row->type == WEFT_OPTION_STRINGS);
         const bool is_odd = kind == WEFT_JSON_NUMBER && out->bytes != strlen(text); /* " 2" */
-        if ((!wants_text && !is_odd) || is_text)
+        *out_bare = (wants_text || is_odd) && !is_text;
+        if (!*out_bare)
             return WEFT_OK;
     }
+    *out_bare = true;
     WEFT_TRY(weft_json_quote(text, arena, &quoted));
     *out = (weft_json_span){quoted, strlen(quoted)};
     return WEFT_OK;
@@ -222,7 +224,8 @@ static weft_status word_value(const weft_key *row, const char *text, weft_arena 
 weft_status weft_option_read(const weft_key *row, const char *words, const char *text, void *field,
                              weft_arena *arena)
 {
-    const weft_option_source source = {.words = words};
+    const weft_option_source source = {.words = words, .is_bare = true};
+    bool is_bare;
     weft_key own = *row;
     weft_json_span value;
     if (row->type == WEFT_OPTION_STRING) {
@@ -230,7 +233,7 @@ weft_status weft_option_read(const weft_key *row, const char *words, const char 
         return WEFT_OK;
     }
     own.offset = 0;
-    WEFT_TRY(word_value(row, text, arena, &value));
+    WEFT_TRY(word_value(row, text, arena, &value, &is_bare));
     return weft_option_store(&source, NULL, &own, value, field, arena);
 }
 
@@ -247,7 +250,7 @@ static weft_status parse_override(const parse *p, const char *override)
     const weft_key *row;
     WEFT_TRY(resolve_override(p, &source, path, &section, &row));
     weft_json_span value;
-    WEFT_TRY(word_value(row, equals + 1, p->arena, &value));
+    WEFT_TRY(word_value(row, equals + 1, p->arena, &value, &source.is_bare));
     return weft_option_store(&source, section->name, row, value, section->target, p->arena);
 }
 

@@ -77,6 +77,7 @@ weft_status weft_options_schema(const weft_option_section *sections, size_t num_
 typedef struct weft_option_source {
     const char *file, *text; /* text NULL: of the command line */
     const char *words;       /* there: "--set num_layers=8", "--steps 8" */
+    bool is_bare;            /* there: a word that is no JSON, such as +8, or an option's */
 } weft_option_source;
 
 /* Reads a word of the command line as a row's value: of an override, but that strings (borrowed)

@@ -102,7 +102,7 @@ static weft_status bad_value(const place *p, weft_json_span value, const char *e
     char shown[48];
     weft_json_kind kind = weft_json_kind_of(value);
     bool show = kind == WEFT_JSON_STRING || kind == WEFT_JSON_NUMBER;
-    const bool is_text = kind == WEFT_JSON_STRING && p->source->text; /* words are no JSON */
+    const bool is_text = kind == WEFT_JSON_STRING && !p->source->is_bare; /* words are no JSON */
     copy_printable(value.start, value.bytes, shown, sizeof(shown));
     return WEFT_OPTION_FAULT(
         p->source, value.start, p->section, p->row->key, "expected %s, got %s%s%s", expected,
@@ -169,7 +169,7 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
         digits = (weft_json_span){value.start + 1, value.bytes - 2};
     else if (kind != WEFT_JSON_NUMBER)
         return bad_number(p, value, expected, "");
-    const bool is_word = !p->source->text && p->row->type != WEFT_OPTION_INT_LIST;
+    const bool is_word = p->source->is_bare && p->row->type != WEFT_OPTION_INT_LIST;
     size_t sign =
         digits.bytes > 0 && (digits.start[0] == '-' || (is_word && digits.start[0] == '+'));
     size_t num_digits = strspn(digits.start + sign, "0123456789");
@@ -181,7 +181,7 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
         if (errno == ERANGE)
             return bad_value(p, value, "an integer of 64 bits");
         bool is_small = number >= -MOST_OF_DOUBLE && number <= MOST_OF_DOUBLE;
-        if (kind == WEFT_JSON_STRING && is_small && !is_word) /* --set has bare words */
+        if (kind == WEFT_JSON_STRING && is_small && !is_word)
             return bad_number(p, value, expected, "");
         whole = number;
     } else {
@@ -203,7 +203,7 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
 static bool is_bare_number(const place *p, weft_json_span value, double *out)
 {
     char *end;
-    if (p->source->text || !strchr("+-.0123456789", value.start[1]))
+    if (!p->source->is_bare || !strchr("+-.0123456789", value.start[1]))
         return false;
     *out = strtod(value.start + 1, &end);
     return end > value.start + 1 && *end == '"' && isfinite(*out);
@@ -224,11 +224,11 @@ static weft_status read_double(const place *p, weft_json_span value, double *out
     return WEFT_OK;
 }
 
-/* On the command line also 1 or 0. */
+/* An option's also 1 or 0. */
 static weft_status read_bool(const place *p, weft_json_span value, bool *out)
 {
     const char first = value.start[0];
-    const bool is_digit = !p->source->text && value.bytes == 1 && (first == '0' || first == '1');
+    const bool is_digit = p->source->is_bare && value.bytes == 1 && (first == '0' || first == '1');
     if (weft_json_kind_of(value) != WEFT_JSON_BOOL && !is_digit)
         return bad_value(p, value, "true or false");
     *out = first == 't' || first == '1';

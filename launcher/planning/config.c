@@ -168,7 +168,7 @@ static weft_status check_rows(const weft_config *c, weft_arena *arena)
             if (!why)
                 continue;
             WEFT_TRY(weft_option_text(&sections[s], row, arena, &value));
-            const int quote = *value == '"';
+            const int quote = *value == '"' && value[1] != '"';
             return WEFT_KEY_ERROR(key, "%.*s %s", (int)strlen(value) - 2 * quote, value + quote,
                                   why);
         }

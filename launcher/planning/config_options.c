@@ -180,7 +180,8 @@ static const weft_key data_rows[] = {
 #define COPIES "needs checkpoint.async_save (is not 0 and "
 #define T weft_checkpoint_options
 static const weft_key checkpoint_rows[] = {
-    TEXT(FREE, load, NULL, "checkpoint to start from, of any mesh; in a file, as seen from there"),
+    TEXT(FREE, load, NULL, "checkpoint to start from, of any mesh; in a file, as seen from there",
+         .refused = "names no checkpoint (is )"),
     INT(FREE, save_interval, "0", 0, "steps", "steps between checkpoints; 0: only at the end"),
     FLAG(FREE, no_save, "false", "write no checkpoint at all"),
     FLAG(FREE, async_save, "false", "training goes on while a process of its own writes a save",

@@ -146,6 +146,66 @@ static const mistake mistakes_in_overrides[] = {
     {"lr=\x1b[2J\n", "--set lr=?[2J?: expected a number of 0 to 10, got \"\\u001b[2J\\n\""},
 };
 
+/* One value of JSON, by the file or by --set. */
+static weft_status parse_value(bool is_set, const char *section, const char *key, const char *value,
+                               weft_arena *arena, char *fault, size_t bytes)
+{
+    sample target;
+    char text[128], place[160];
+    snprintf(text, sizeof text, is_set ? "%s.%s=%s" : "{\"%s\": {\"%s\": %s}}", section, key,
+             value);
+    const weft_status status = is_set ? sample_parse(&target, arena, "{}", text)
+                                      : sample_parse(&target, arena, text, NULL);
+    const char *line = status == WEFT_OK ? "" : weft_error_get()->text;
+    snprintf(place, sizeof place, is_set ? "--set %s: " : "%s.%s: ", is_set ? text : section, key);
+    const char *at = strstr(line, place);
+    assert_true(status == WEFT_OK || (status == WEFT_CONFIG && at));
+    snprintf(fault, bytes, "%s", at ? at + strlen(place) : "");
+    weft_error_clear();
+    return status;
+}
+
+/* What is JSON means the same in the file and behind --set; what is none is a string there. */
+CASE(overrides_take_and_refuse_what_the_file_does)
+{
+    static const char *const keys[][2] = {{"model", "num_layers"}, {"model", "num_query_groups"},
+                                          {"model", "swiglu"},     {"model", "layer_freq"},
+                                          {"train", "lr"},         {"train", "seed"},
+                                          {"train", "num_steps"}},
+                             *const texts[][2] = {{"model", "position"}, {"model", "kind"},
+                                                  {"train", "name"},     {"train", "data_path"},
+                                                  {"train", "tags"},     {"train", "blend"}},
+                             *const values[] = {"5",        "\"5\"",
+                                                "1",        "\"1\"",
+                                                "0",        "true",
+                                                "\"true\"", "\"\"",
+                                                "\"+5\"",   "\".5\"",
+                                                "2.5",      "\"2.5\"",
+                                                "[]",       "[1]",
+                                                "[\"1\"]",  "{}",
+                                                "-1",       "\"2k\"",
+                                                "null",     "\"rope\"",
+                                                "1e2",      "\"9007199254740993\""};
+    const size_t num_keys = sizeof keys / sizeof *keys, num_texts = sizeof texts / sizeof *texts;
+    weft_arena arena = {0};
+    for (size_t i = 0; i < num_keys + num_texts; i++)
+        for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+            const bool is_text = i >= num_keys;
+            const char *const *key = is_text ? texts[i - num_keys] : keys[i];
+            char of_file[256], of_set[256];
+            if (is_text && values[v][0] != '"')
+                continue;
+            const weft_status file =
+                parse_value(false, key[0], key[1], values[v], &arena, of_file, sizeof of_file);
+            if (parse_value(true, key[0], key[1], values[v], &arena, of_set, sizeof of_set) !=
+                    file ||
+                strcmp(of_file, of_set) != 0)
+                fail_msg("%s %s: in the file \"%s\", by --set \"%s\"", key[1], values[v], of_file,
+                         of_set);
+        }
+    weft_arena_release(&arena);
+}
+
 static void expect_line(const mistake *m, weft_status status)
 {
     assert_int_equal(status, WEFT_CONFIG);

@@ -173,6 +173,9 @@ static const mistake mistakes[] = {
      "\"optimizer\": \"muon\"\n  },\n  \"offload\": { \"optimizer_state\": \"host\" },",
      "c.json:20:16: offload.optimizer_state: host does not go with train.optimizer muon, which "
      "steps matrices on the device; device would\n"},
+    {"\"data_path\": \"corpus\"\n  },",
+     "\"data_path\": \"corpus\"\n  },\n  \"checkpoint\": { \"load\": \"\" },",
+     "c.json:23:19: checkpoint.load: \"\" names no checkpoint\n"},
     {"\"data_path\": \"corpus\"", "", "c.json: data.data_path: missing"},
     {"\"data_path\": \"corpus\"", "\"data_path\": \"corpse\"",
      "c.json:21:5: data.data_path: corpse.idx: No such file or directory"},
@@ -220,7 +223,7 @@ static const struct {
      {"--mesh", "tp=2", "--set", "parallel.data_parallel_size=2"}},
     {{"\"seq_length\": 12", "\"seq_length\": 12",
       "--set rampup_batch_size=[2,\"2\",8]: expected an integer or an array of integers of 1 to "
-      "1e+11, got \"2\"\n"},
+      "1e+11, got a string \"2\"\n"},
      {"--set", "rampup_batch_size=[2,\"2\",8]"}},
     {{"\"num_experts\": 4", "\"num_experts\": 0",
       "--mesh dp=2,ep=2: parallel.expert_model_parallel_size 2: the model has no experts"},
@@ -306,6 +309,11 @@ static const misuse words[] = {
     {{"--mesh", "dp=2,zero=3", "--set", "parallel.use_distributed_optimizer=false"},
      "--set parallel.use_distributed_optimizer=false: parallel.use_distributed_optimizer: given by "
      "--set and by --mesh dp=2,zero=3"},
+    {{"--set", "checkpoint.load="},
+     "--set checkpoint.load=: checkpoint.load: \"\" names no checkpoint\n"},
+    {{"--set", "num_layers=\"2\""},
+     "--set num_layers=\"2\": expected an integer of 1 to 65533, got a string \"2\"\n"},
+    {{"--set", "no_save=1"}, "--set no_save=1: expected true or false, got 1\n"},
     {{"--mesh", "zero=4"}, "--mesh zero=4: 0 to 3 (no_shard, optim, optim_grads, "},
     /* --- the text of the file */
     {{"--set", "lr_warmup_iters=3"},
