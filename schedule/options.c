@@ -6,6 +6,10 @@
 #define OR_KIND(name, text, is_v, splits) "|" text
 
 #define NOT_SHARDED "parallel.expert_tensor_parallel_size is at most 1"
+/* Partitions are of tokens' exchanges. */
+#define NOTHING_TRAVELS                                                                            \
+    NO_EXPERTS                                                                                     \
+    "; parallel.expert_binding is tp; parallel.expert_model_parallel_size is at most 1"
 #define T weft_schedule_options
 const weft_key weft_schedule_rows[] = {
     CHOICE(STEP, pipeline_schedule, "\"1f1b\"", (WEFT_PIPELINE_LIST(OR_KIND)) + 1,
@@ -24,18 +28,18 @@ const weft_key weft_schedule_rows[] = {
          .idle = NO_EXPERTS),
     RANGE(CHOICE, moe_num_partitions, "1", 0, 64, NULL,
           "n: partitions in which MoE layers pipeline dispatch, experts and combine; 0: chosen",
-          .idle = NO_EXPERTS, SEARCHED(PARTITIONS)),
+          .idle = NOTHING_TRAVELS, SEARCHED(PARTITIONS)),
     CHOICE(
         CHOICE, moe_memory_reuse, "\"none\"", "none|s1|s2|s3|s4|auto",
         "how MoE layers share partitions' buffers and restore them (MPMoE); auto: the fastest of "
         "s1 to s4",
-        .idle = NO_EXPERTS, SEARCHED(REUSE)),
+        .idle = NOTHING_TRAVELS, SEARCHED(REUSE)),
     CHOICE(CHOICE, moe_partition_by, "\"auto\"", "tokens|peers|experts|auto",
            "what cuts partitions; peers: a group of ranks; experts: a run of a rank's; auto: the "
            "faster",
-           .idle = NO_EXPERTS, SEARCHED(PARTITIONS)),
+           .idle = NOTHING_TRAVELS, SEARCHED(PARTITIONS)),
     RANGE(CHOICE, moe_peer_group_size, "1", 1, 1 << 20, "ranks",
-          "ranks that are one partition when cut by peers", .idle = NO_EXPERTS,
+          "ranks that are one partition when cut by peers", .idle = NOTHING_TRAVELS,
           SEARCHED(PARTITIONS)),
     CHOICE(CHOICE, moe_all_to_all, "\"auto\"", "baseline|o1_paper|o1|o2|o3|direct|auto",
            "form of the all-to-all of tensor-sharded experts (MoNTA)",
@@ -45,7 +49,7 @@ const weft_key weft_schedule_rows[] = {
     CHOICE(
         STEP, moe_choice, "\"price\"", "profile|quick|phases|price",
         "how n and the reuse are chosen: measured in the first steps, or from the cluster's costs",
-        .idle = NO_EXPERTS, SEARCHED(PARTITIONS)),
+        .idle = NOTHING_TRAVELS, SEARCHED(PARTITIONS)),
     TEXT(FREE, cluster, "\"\"", "file of the cluster's costs, as weft calibrate writes it",
          .idle =
              NO_EXPERTS " and parallel.context_parallel_size 1 and parallel.tp_comm_overlap false"),

@@ -878,6 +878,31 @@ static void tell_chunks(const weft_config *c)
                  (long long)chunk, gpu ? "8192" : "256");
 }
 
+/* Of a layer's experts a rank brings up no more than there are, and splits none over more ranks
+ * than have them. */
+static void tell_tier(const weft_config *c, const weft_config *initial)
+{
+    const weft_parallel_options *p = &c->parallel;
+    const weft_tier_options *o = &c->tier;
+    const int64_t by_default =
+        p->expert_binding == WEFT_BINDING_TP ? p->tensor_model_parallel_size : 1;
+    const int holders = (int)(p->expert_model_parallel_size > 0 ? p->expert_model_parallel_size
+                                                                : by_default),
+              own = (int)c->model.num_experts / holders;
+    weft_tier_options all = *o;
+    all.slots = INT_MAX;
+    const int slots = weft_tier_num_slots(&all, own, holders);
+    if (own == 0 || o->experts == WEFT_TIER_NONE)
+        return;
+    if (o->slots > slots && o->slots != initial->tier.slots && o->order != WEFT_EXPERT_ORDER_LAYER)
+        weft_log(WEFT_LOG_WARN,
+                 "a rank brings up %s of a layer: no effect of offload.slots above that",
+                 weft_count_text(slots, "expert").text);
+    if (weft_tier_is_placed(o) && holders > 1 && o->replicas > holders)
+        weft_log(WEFT_LOG_WARN, "%d ranks have experts: no effect of offload.replicas above that",
+                 holders);
+}
+
 weft_status weft_config_tell_no_effect(const weft_config *config)
 {
     weft_config given = *config, initial = {0};
@@ -897,6 +922,7 @@ weft_status weft_config_tell_no_effect(const weft_config *config)
     tell_modules(config);
     tell_trace(config, &initial);
     tell_chunks(config);
+    tell_tier(config, &initial);
     if (weft_recompute_names_always(&config->train.recompute))
         weft_log(WEFT_LOG_INFO, "recompute: no norm's and no activation's output is ever kept, so "
                                 "layernorm and moe_act change nothing");

@@ -6,6 +6,9 @@
 #include "schedule/moe/layer.h"
 
 #define NO_TIER "offload.experts is none"
+#define ON_EACH_RANK                                                                               \
+    "parallel.expert_model_parallel_size is at most 1 (parallel.expert_model_parallel_size is at " \
+    "most 1 and parallel.expert_binding is dp)"
 #define DEVICE_STEPS                                                                               \
     NO_TIER " and offload.optimizer_state device; " NO_TIER " and offload.optimizer_state device " \
             "(" NO_EXPERTS " and offload.optimizer_state is device)"
@@ -52,10 +55,10 @@ const weft_key weft_tier_rows[] = {
           "that a rank's file of experts may take; 0: no limit", .idle = NO_EXPERTS "; " NO_FILE),
     CHOICE(STEP, placement, "\"home\"", "home|balanced",
            "where experts compute: on their rank, or each micro-batch dealt out inside the node",
-           .idle = NO_EXPERTS "; " NO_TIER),
+           .idle = NO_EXPERTS "; " NO_TIER "; " ON_EACH_RANK),
     RANGE(STEP, replicas, "1", 1, 64, "ranks",
           "balanced: over which a hotter expert than a rank's mean is split, at most",
-          .idle = NO_EXPERTS "; " NO_TIER "; offload.placement is home"),
+          .idle = NO_EXPERTS "; " NO_TIER "; offload.placement is home; " ON_EACH_RANK),
     CHOICE(STEP, chosen_experts, "\"auto\"", "none|host|file|auto",
            "written into a run's config where experts or kept are left open: what it took"),
     REAL(STEP, chosen_kept, "-1", -1, 1, "likewise, of kept"),

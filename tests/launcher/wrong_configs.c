@@ -761,6 +761,46 @@ static void check_no_effect(void)
            c.err);
 }
 
+/* Experts' keys where a rank has too few of them, or nothing travels. */
+static void check_no_effect_of_experts(void)
+{
+    static const struct {
+        const char *line, *args[MAX_WORDS];
+    } cases[] = {
+        {"parallel.expert_model_parallel_size is at most 1: no effect of "
+         "parallel.moe_num_partitions, parallel.moe_memory_reuse\n",
+         {"--set", "moe_num_partitions=2", "--set", "moe_memory_reuse=s1"}},
+        {"parallel.expert_binding is tp: no effect of parallel.moe_num_partitions\n",
+         {"--mesh", "tp=2,binding=tp", "--set", "moe_num_partitions=2"}},
+        {"a rank brings up 4 experts of a layer: no effect of offload.slots above that\n",
+         {"--set", "offload.experts=host", "--set", "offload.slots=5"}},
+        {"a rank brings up 1 expert of a layer: no effect of offload.slots above that\n",
+         {"--mesh", "dp=2,ep=2,binding=dp", "--set", "offload.experts=host", "--set",
+          "offload.slots=4", "--set", "offload.kept=0.5"}},
+        {"parallel.expert_model_parallel_size is at most 1: no effect of offload.placement, "
+         "offload.replicas\n",
+         {"--set", "offload.experts=host", "--set", "offload.placement=balanced", "--set",
+          "offload.replicas=2"}},
+        {"2 ranks have experts: no effect of offload.replicas above that\n",
+         {"--mesh", "dp=2,ep=2,binding=dp", "--set", "offload.experts=host", "--set",
+          "offload.placement=balanced", "--set", "offload.replicas=3"}},
+        {NULL, {"--mesh", "dp=2,ep=2,binding=dp", "--set", "moe_num_partitions=2"}},
+        {NULL, {"--set", "offload.experts=host", "--set", "offload.slots=4"}},
+        {NULL,
+         {"--mesh", "dp=2,ep=2,binding=dp", "--set", "offload.experts=host", "--set",
+          "offload.placement=balanced", "--set", "offload.replicas=2"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *args[MAX_WORDS + 6] = {"train", "c.json", "--out", "idle", "--dry-run"};
+        child c;
+        memcpy(args + 5, cases[i].args, sizeof cases[i].args);
+        child_run(&c, args, no_mpirun);
+        EXPECT(c.exit_code == 0 && c.err, "%zu: exit %d: %s", i, c.exit_code, c.err);
+        EXPECT(cases[i].line ? strstr(c.err, cases[i].line) != NULL : !strstr(c.err, "no effect"),
+               "%zu: %s", i, c.err);
+    }
+}
+
 int main(void)
 {
     static const char *const none[MAX_WORDS] = {NULL};
@@ -785,6 +825,7 @@ int main(void)
     check_memory("dp=1", "weft train: device.memory_limit: out of memory: stage 0 of 1 takes ");
     check_memory("dp=2", "weft train: device.memory_limit: out of memory: stage 0 of 1 takes ");
     check_no_effect();
+    check_no_effect_of_experts();
     printf("%d mistakes\n", num_mistakes + num_clashes + num_words + num_misuses);
     return child_finish();
 }
