@@ -18,15 +18,15 @@ WEFT_INLINE float activate(float x, const weft_activation_kind kind)
         return x * weft_vector_sigmoid(x * (gelu_slope + gelu_cubic * x * x));
     case WEFT_ACTIVATION_QUICK_GEGLU:
         return x * weft_vector_sigmoid(quick_slope * x);
-    case WEFT_ACTIVATION_CAP:
-        break;
     case WEFT_ACTIVATION_RELU:
         return x > 0.0f ? x : 0.0f;
     case WEFT_ACTIVATION_SILU:
     case WEFT_ACTIVATION_SWIGLU:
+        return x * weft_vector_sigmoid(x);
+    case WEFT_ACTIVATION_CAP: /* cap() */
         break;
     }
-    return x * weft_vector_sigmoid(x);
+    return NAN;
 }
 
 WEFT_INLINE float slope_of(float x, const weft_activation_kind kind)
@@ -43,14 +43,15 @@ WEFT_INLINE float slope_of(float x, const weft_activation_kind kind)
     }
     case WEFT_ACTIVATION_RELU:
         return x > 0.0f ? 1.0f : 0.0f;
-    case WEFT_ACTIVATION_CAP:
-        break;
     case WEFT_ACTIVATION_SILU:
-    case WEFT_ACTIVATION_SWIGLU:
+    case WEFT_ACTIVATION_SWIGLU: {
+        float s = weft_vector_sigmoid(x);
+        return s + x * s * (1.0f - s);
+    }
+    case WEFT_ACTIVATION_CAP: /* has no backward */
         break;
     }
-    const float s = weft_vector_sigmoid(x);
-    return s + x * s * (1.0f - s);
+    return NAN;
 }
 
 WEFT_INLINE void forward(const void *x, void *y, size_t num, const weft_activation_kind kind,
@@ -109,31 +110,26 @@ WEFT_INLINE void cap(const void *x, void *y, size_t num, float limit, const weft
     }
 }
 
+/* The formula of a kind, or of its gate. CAP has others. */
 #define BY_KIND(call, kind, dtype, ...)                                                            \
     switch (kind) {                                                                                \
     case WEFT_ACTIVATION_GELU:                                                                     \
+    case WEFT_ACTIVATION_GEGLU:                                                                    \
         call(__VA_ARGS__, WEFT_ACTIVATION_GELU, dtype);                                            \
         break;                                                                                     \
     case WEFT_ACTIVATION_RELU:                                                                     \
         call(__VA_ARGS__, WEFT_ACTIVATION_RELU, dtype);                                            \
         break;                                                                                     \
+    case WEFT_ACTIVATION_QUICK_GEGLU:                                                              \
+        call(__VA_ARGS__, WEFT_ACTIVATION_QUICK_GEGLU, dtype);                                     \
+        break;                                                                                     \
     case WEFT_ACTIVATION_SILU:                                                                     \
     case WEFT_ACTIVATION_SWIGLU:                                                                   \
-    case WEFT_ACTIVATION_GEGLU:                                                                    \
-    case WEFT_ACTIVATION_QUICK_GEGLU:                                                              \
-    case WEFT_ACTIVATION_CAP:                                                                      \
         call(__VA_ARGS__, WEFT_ACTIVATION_SILU, dtype);                                            \
         break;                                                                                     \
+    case WEFT_ACTIVATION_CAP:                                                                      \
+        break;                                                                                     \
     }
-#define BY_GATE(call, kind, dtype, ...)                                                            \
-    do {                                                                                           \
-        if (kind == WEFT_ACTIVATION_GEGLU)                                                         \
-            call(__VA_ARGS__, WEFT_ACTIVATION_GEGLU, dtype);                                       \
-        else if (kind == WEFT_ACTIVATION_QUICK_GEGLU)                                              \
-            call(__VA_ARGS__, WEFT_ACTIVATION_QUICK_GEGLU, dtype);                                 \
-        else                                                                                       \
-            call(__VA_ARGS__, WEFT_ACTIVATION_SILU, dtype);                                        \
-    } while (0)
 #define BY_KIND_AND_DTYPE(call, kind, dtype, ...)                                                  \
     do {                                                                                           \
         if ((dtype) == WEFT_F32) {                                                                 \
@@ -154,10 +150,8 @@ weft_status WEFT_VECTOR(activation_forward)(const weft_activation_forward_args *
             const void *gate = weft_vector_from(args->x, 2 * row * cols, dtype);
             const void *up = weft_vector_from(gate, cols, dtype);
             void *y = weft_vector_at(args->y, row * cols, dtype);
-            if (dtype == WEFT_F32)
-                BY_GATE(forward_gated, args->kind, WEFT_F32, gate, up, y, cols, top, args->offset);
-            else
-                BY_GATE(forward_gated, args->kind, WEFT_BF16, gate, up, y, cols, top, args->offset);
+            BY_KIND_AND_DTYPE(forward_gated, args->kind, dtype, gate, up, y, cols, top,
+                              args->offset);
         }
         return WEFT_OK;
     }
@@ -189,12 +183,8 @@ weft_status WEFT_VECTOR(activation_backward)(const weft_activation_backward_args
             const void *dy = weft_vector_from(args->dy, row * cols, dtype);
             void *dgate = weft_vector_at(args->dx, 2 * row * cols, dtype);
             void *dup = weft_vector_at(dgate, cols, dtype);
-            if (dtype == WEFT_F32)
-                BY_GATE(backward_gated, args->kind, WEFT_F32, gate, up, dy, dgate, dup, cols, top,
-                        args->offset);
-            else
-                BY_GATE(backward_gated, args->kind, WEFT_BF16, gate, up, dy, dgate, dup, cols, top,
-                        args->offset);
+            BY_KIND_AND_DTYPE(backward_gated, args->kind, dtype, gate, up, dy, dgate, dup, cols,
+                              top, args->offset);
         }
         return WEFT_OK;
     }

@@ -19,8 +19,15 @@ template <typename T> __device__ float sigmoid(float x)
                                       : __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
+/* Those of a gated kind are its gate's. */
+template <weft_activation_kind KIND>
+constexpr bool has_formula =
+    KIND == WEFT_ACTIVATION_RELU || KIND == WEFT_ACTIVATION_QUICK_GEGLU ||
+    KIND == WEFT_ACTIVATION_GELU || KIND == WEFT_ACTIVATION_GEGLU || KIND == WEFT_ACTIVATION_SILU;
+
 template <typename T, weft_activation_kind KIND> __device__ float activate(float x)
 {
+    static_assert(has_formula<KIND>, "a kind without a formula");
     if (KIND == WEFT_ACTIVATION_RELU)
         return x > 0.0f ? x : 0.0f;
     if (KIND == WEFT_ACTIVATION_QUICK_GEGLU)
@@ -32,6 +39,7 @@ template <typename T, weft_activation_kind KIND> __device__ float activate(float
 
 template <typename T, weft_activation_kind KIND> __device__ float slope_of(float x)
 {
+    static_assert(has_formula<KIND>, "a kind without a formula");
     if (KIND == WEFT_ACTIVATION_RELU)
         return x > 0.0f ? 1.0f : 0.0f;
     if (KIND == WEFT_ACTIVATION_QUICK_GEGLU) {
@@ -270,9 +278,9 @@ template <typename T> weft_status forward(weft_lane *lane, const weft_activation
     case WEFT_ACTIVATION_QUICK_GEGLU:
         return gated_forward<T, WEFT_ACTIVATION_QUICK_GEGLU>(lane, args);
     case WEFT_ACTIVATION_CAP:
-        break;
+        return cap<T>(lane, args);
     }
-    return cap<T>(lane, args);
+    return WEFT_ERROR(WEFT_INTERNAL, "activation %d has no kernel", static_cast<int>(args->kind));
 }
 
 template <typename T>
@@ -291,10 +299,10 @@ weft_status backward(weft_lane *lane, const weft_activation_backward_args *args)
         return gated_backward<T, WEFT_ACTIVATION_GEGLU>(lane, args);
     case WEFT_ACTIVATION_QUICK_GEGLU:
         return gated_backward<T, WEFT_ACTIVATION_QUICK_GEGLU>(lane, args);
-    case WEFT_ACTIVATION_CAP: /* refused before */
+    case WEFT_ACTIVATION_CAP:
         break;
     }
-    return WEFT_OK;
+    return WEFT_ERROR(WEFT_INTERNAL, "activation %d has no backward", static_cast<int>(args->kind));
 }
 
 constexpr unsigned ROPE_THREADS = 256;

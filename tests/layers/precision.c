@@ -6,8 +6,10 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/rng.h"
+#include "kernels/kernels.h"
 #include "tests/expect.h"
 #include "tests/layers/harness.h"
 #include "tests/layers/training.h"
@@ -121,8 +123,92 @@ static void check_gradients(int i)
     weft_comm_destroy(worlds[1]);
 }
 
+/* --- activations ----------------------------------------------------------------------------- */
+
+/* What a step's kernels got: activations by kind; of gated ones the last one's numbers. */
+static struct {
+    int forwards[WEFT_ACTIVATION_CAP + 1], backwards[WEFT_ACTIVATION_CAP + 1];
+    float limit, offset;
+} seen;
+
+static void see_kernel(const char *kernel, const void *args)
+{
+    const weft_activation_forward_args *forward = args;
+    const weft_activation_backward_args *backward = args;
+    const weft_gemm_args *gemm = args;
+    if (strcmp(kernel, "activation_forward") == 0)
+        seen.forwards[forward->kind]++;
+    if (strcmp(kernel, "activation_forward") == 0 && weft_activation_is_gated(forward->kind)) {
+        seen.limit = forward->limit;
+        seen.offset = forward->offset;
+    }
+    if (strcmp(kernel, "activation_backward") == 0)
+        seen.backwards[backward->kind]++;
+    if (strcmp(kernel, "gemm") == 0 && gemm->epilogue == WEFT_GEMM_GELU)
+        seen.forwards[WEFT_ACTIVATION_GELU]++;
+    if (strcmp(kernel, "gemm") == 0 && gemm->epilogue == WEFT_GEMM_GELU_BACKWARD)
+        seen.backwards[WEFT_ACTIVATION_GELU]++;
+}
+
+/* Each key of the config that names an activation: its kernel runs, in MLPs, experts and shared
+ * experts, and no other. */
+static void check_activations(weft_comm *self)
+{
+    static const struct {
+        const char *key;
+        weft_activation_kind kind;
+        bool caps;
+        float limit, offset;
+    } rows[] = {
+        {"\"swiglu\": false", WEFT_ACTIVATION_GELU, false, 0, 0},
+        {"\"swiglu\": true", WEFT_ACTIVATION_SWIGLU, false, 0, 0},
+        {"\"geglu\": true", WEFT_ACTIVATION_GEGLU, false, 0, 0},
+        {"\"quick_geglu\": true", WEFT_ACTIVATION_QUICK_GEGLU, false, 0, 0},
+        {"\"geglu\": true, \"activation_func_clamp_value\": 1.5", WEFT_ACTIVATION_GEGLU, false,
+         1.5f, 0},
+        {"\"swiglu\": true, \"glu_linear_offset\": 0.5", WEFT_ACTIVATION_SWIGLU, false, 0, 0.5f},
+        {"\"geglu\": true, \"final_logit_softcapping\": 30.0", WEFT_ACTIVATION_GEGLU, true, 0, 0},
+    };
+    static const char *const layers[] = {
+        "", ", \"num_experts\": 4",
+        ", \"num_experts\": 4, \"moe_shared_expert_intermediate_size\": 32"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int l = 0; l < 3; l++) {
+            char model[400];
+            training t;
+            weft_step_result result;
+            snprintf(model, sizeof model,
+                     "\"num_layers\": 1, \"hidden_size\": 16, \"num_attention_heads\": 2, "
+                     "\"seq_length\": 8, \"vocab_size\": 13, %s%s",
+                     rows[i].key, layers[l]);
+            training_start(
+                &t,
+                &(training_case){
+                    .name = rows[i].key, .model = model, .mesh = "dp=1", .global_batch = 1},
+                self);
+            memset(&seen, 0, sizeof seen);
+            weft_kernels_watch(see_kernel);
+            training_step(&t, &result);
+            weft_kernels_watch(NULL);
+            for (int k = 0; k < WEFT_ACTIVATION_CAP; k++)
+                EXPECT((seen.forwards[k] > 0) == (k == (int)rows[i].kind) &&
+                           (seen.backwards[k] > 0) == (k == (int)rows[i].kind),
+                       "%s%s: activation %d runs %d times forward, %d back", rows[i].key, layers[l],
+                       k, seen.forwards[k], seen.backwards[k]);
+            EXPECT((seen.forwards[WEFT_ACTIVATION_CAP] > 0) == rows[i].caps, "%s: %d caps",
+                   rows[i].key, seen.forwards[WEFT_ACTIVATION_CAP]);
+            EXPECT(seen.limit == rows[i].limit && seen.offset == rows[i].offset, "%s: %g, %g",
+                   rows[i].key, (double)seen.limit, (double)seen.offset);
+            training_release(&t);
+        }
+}
+
 int main(void)
 {
+    weft_comm *self;
+    EXPECT_OK(weft_comm_create_self(&self));
+    check_activations(self);
+    weft_comm_destroy(self);
     for (int i = 0; i < NUM_CASES; i++) {
         check_losses(i);
         check_gradients(i);
