@@ -63,8 +63,8 @@ static bool is_null(weft_json_span value)
     return weft_json_kind_of(value) == WEFT_JSON_NULL;
 }
 
-/* Objects with the same members, in any order. */
-static bool have_same_members(weft_json_span a, weft_json_span b)
+/* Objects with the same members, in any order, but for one of the name `but`; NULL: all. */
+static bool have_same_members(weft_json_span a, weft_json_span b, const char *but)
 {
     const weft_json_span objects[2] = {a, b};
     size_t counts[2] = {0};
@@ -72,8 +72,9 @@ static bool have_same_members(weft_json_span a, weft_json_span b)
         const char *cursor = NULL, *other_cursor;
         weft_json_span key, value, other_key, other;
         for (; weft_json_next(objects[i], &cursor, &key, &value); counts[i]++) {
-            bool same = false;
+            bool same = but && is_key(key, but);
             other_cursor = NULL;
+            counts[i] -= same;
             while (!same && weft_json_next(objects[!i], &other_cursor, &other_key, &other))
                 same = weft_json_are_equal(key, other_key) && weft_json_are_equal(value, other);
             if (!same)
@@ -326,14 +327,21 @@ static bool find_in_rope(const rope_object *rope, const char *key, weft_json_spa
     return rope->name && find(rope->object, key, out) && !is_null(*out);
 }
 
-/* Of objects by layer's type the one of full attention; in *out the other one. */
-static weft_json_span by_layer(const reader *r, weft_json_span object, weft_json_span *out)
+/* Of objects by layer's type, which nothing stands beside, the one of full attention; in *out the
+ * other one. */
+static weft_json_span by_layer(weft_json_span object, weft_json_span *out)
 {
-    weft_json_span full_one;
-    const bool is_object = weft_json_kind_of(object) == WEFT_JSON_OBJECT;
-    if (!r->json->family->rope_local || !is_object || !find(object, "full_attention", &full_one) ||
-        !find(object, "sliding_attention", out))
+    weft_json_span full_one, other, key, value;
+    const char *cursor = NULL;
+    size_t count = 0;
+    if (weft_json_kind_of(object) != WEFT_JSON_OBJECT ||
+        !find(object, "full_attention", &full_one) || !find(object, "sliding_attention", &other))
         return object;
+    while (weft_json_next(object, &cursor, &key, &value))
+        count++;
+    if (count > 2)
+        return object;
+    *out = other;
     return full_one;
 }
 
@@ -351,23 +359,34 @@ static weft_status check_rope(const reader *r, const char *name, weft_json_span 
     return WEFT_OK;
 }
 
+/* transformers 5 reads rope_parameters, and transformers 4 rope_scaling with a rope_theta beside
+ * it. Where both are there they say the same. */
 static weft_status find_rope(const reader *r, rope_object *out)
 {
     static const char *const names[] = {"rope_parameters", "rope_scaling"};
-    weft_json_span object;
+    weft_json_span object, theta;
     *out = (rope_object){.name = NULL};
     for (int i = 0; i < 2; i++) {
         weft_json_span local = {0};
         if (!find_key(r, names[i], &object) || is_null(object))
             continue;
-        object = by_layer(r, object, &local);
+        if (i == 0 && r->json->family->rope_local) {
+            object = by_layer(object, &local);
+            if (!local.start)
+                return WEFT_ERROR(WEFT_CONFIG,
+                                  "%s: a %s model's rope_parameters has full_attention and "
+                                  "sliding_attention, and nothing else",
+                                  r->json->path, r->json->family->name);
+        }
         WEFT_TRY(check_rope(r, names[i], object));
         if (local.start)
             WEFT_TRY(check_rope(r, names[i], local));
-        if (out->name && !have_same_members(out->object, object))
+        const bool has_theta = find(object, "rope_theta", &theta);
+        if (out->name && !have_same_members(out->object, object, has_theta ? NULL : "rope_theta"))
             return WEFT_ERROR(WEFT_CONFIG, "%s: rope_parameters and rope_scaling differ",
                               r->json->path);
-        *out = (rope_object){names[i], object, local};
+        if (!out->name)
+            *out = (rope_object){names[i], object, local};
     }
     return WEFT_OK;
 }
@@ -441,22 +460,41 @@ static bool find_rope_key(const reader *r, const rope_object *rope, const char *
     return find_in_rope(rope, name, out) || (find_key(r, name, out) && !is_null(*out));
 }
 
-/* Layers with a window have a base of their own and no scaling. */
+/* Layers with a window have a base of their own and no scaling. Where nothing says their base,
+ * transformers 4 has that of the others, and transformers 5 that of the published model. */
 static weft_status read_local_rope(reader *r, const rope_object *rope, weft_json_span theta)
 {
-    const char *local = r->json->family->rope_local;
-    weft_json_span value = theta, type;
+    const char *local = r->json->family->rope_local, *usual = r->json->family->rope_theta;
+    weft_json_span value, type;
     if (!local)
         return WEFT_OK;
-    if (*local)
-        value = span_of(local, strlen(local));
-    if (rope->local.start && find(rope->local, "rope_type", &type) &&
+    if (rope->local.start && find(rope->local, "rope_type|type", &type) &&
         !is_among(type, weft_rope_types[0].type))
         return refuse(r, "rope_parameters.sliding_attention.rope_type", type,
                       weft_rope_types[0].type);
-    if (!rope->local.start || !find(rope->local, "rope_theta", &value))
-        (void)find_key(r, "rope_local_base_freq", &value);
-    return write_raw(r, "rotary_base_local", value);
+    if (rope->local.start && find(rope->local, "rope_theta", &value) && !is_null(value))
+        return write_raw(r, "rotary_base_local", value);
+    if (find_key(r, "rope_local_base_freq", &value) && !is_null(value))
+        return write_raw(r, "rotary_base_local", value);
+    if (!*local && strtod(theta.start, NULL) != strtod(usual, NULL))
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "%s: rope_theta is %.*s, which is of all layers in transformers 4, and in "
+            "transformers 5 not of those with a window, which have %g: "
+            "rope_parameters.sliding_attention.rope_theta would say it",
+            r->json->path, shown(theta), theta.start, strtod(usual, NULL));
+    return write_raw(r, "rotary_base_local", *local ? span_of(local, strlen(local)) : theta);
+}
+
+/* By itself and inside it is the same: each generation of transformers reads another one. */
+static weft_status check_theta(const reader *r, const rope_object *rope)
+{
+    weft_json_span inside, beside;
+    if (find_in_rope(rope, "rope_theta", &inside) && find_key(r, "rope_theta", &beside) &&
+        !is_null(beside) && strtod(inside.start, NULL) != strtod(beside.start, NULL))
+        return WEFT_ERROR(WEFT_CONFIG, "%s: rope_theta is %.*s, and in %s %.*s", r->json->path,
+                          shown(beside), beside.start, rope->name, shown(inside), inside.start);
+    return WEFT_OK;
 }
 
 /* Adds an object's keys that nothing reads to those of the whole. */
@@ -510,6 +548,7 @@ static weft_status read_rope(reader *r)
     if (!rope.name && r->json->family->must_scale)
         return WEFT_ERROR(WEFT_CONFIG, "%s: lacks rope_parameters, and rope_scaling as well",
                           r->json->path);
+    WEFT_TRY(check_theta(r, &rope));
     WEFT_TRY(ignore_in_ropes(r, &rope));
     WEFT_TRY(find_rope_type(r, &rope, &type));
     if (r->json->family->rotates_part) {

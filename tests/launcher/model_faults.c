@@ -21,6 +21,14 @@ typedef struct change {
     const char *model, *from, *to, *part; /* part NULL: taken */
 } change;
 
+#define OLMO3_YARN                                                                                 \
+    "\"factor\": 4.0, \"original_max_position_embeddings\": 8, \"rope_type\": \"yarn\""
+#define OLMO3_ROPE                                                                                 \
+    "\"rope_parameters\": {\n    \"full_attention\": {\n      \"factor\": 4.0,\n      "            \
+    "\"original_max_position_embeddings\": 8,\n      \"rope_theta\": 100.0,\n      "               \
+    "\"rope_type\": \"yarn\"\n    },\n    \"sliding_attention\": {\n      \"rope_theta\": "        \
+    "100.0,\n      \"rope_type\": \"default\"\n    }\n  }"
+
 static const change changes[] = {
     {"llama", "\"LlamaForCausalLM\"", "\"LlamaForCausalLMX\"",
      "architecture is \"LlamaForCausalLMX\"; Weft has GPT2LMHeadModel, LlamaForCausalLM"},
@@ -74,6 +82,26 @@ static const change changes[] = {
      "\"sliding_attention\": {\n      \"rope_theta\": 100.0,\n      \"rope_type\": \"default\"",
      "\"sliding_attention\": {\n      \"rope_theta\": 100.0,\n      \"rope_type\": \"linear\"",
      "rope_parameters.sliding_attention.rope_type is \"linear\""},
+    {"olmo3",
+     "\"sliding_attention\": {\n      \"rope_theta\": 100.0,\n      \"rope_type\": \"default\"",
+     "\"sliding_attention\": {\n      \"rope_theta\": 100.0,\n      \"type\": \"yarn\"",
+     "rope_parameters.sliding_attention.rope_type is \"yarn\""},
+    {"olmo3", "\"sliding_attention\": {\n      \"rope_theta\": 100.0,",
+     "\"sliding_attention\": {\n      \"rope_theta\": null,",
+     "rope_theta is 100.0, which is of all layers in transformers 4, and in transformers 5"},
+    {"olmo3", OLMO3_ROPE, "\"rope_theta\": 100.0, \"rope_scaling\": {" OLMO3_YARN "}",
+     "rope_theta is 100.0, which is of all layers in transformers 4, and in transformers 5"},
+    {"olmo3", OLMO3_ROPE, "\"rope_theta\": 5e5, \"rope_scaling\": {" OLMO3_YARN "}", NULL},
+    {"olmo3", "\"rope_parameters\"",
+     "\"rope_theta\": 100, \"rope_scaling\": {" OLMO3_YARN "}, \"rope_parameters\"", NULL},
+    {"olmo3", "\"rope_parameters\"", "\"rope_theta\": 200.0, \"rope_parameters\"",
+     "rope_theta is 200.0, and in rope_parameters 100.0"},
+    {"olmo3", "\"rope_parameters\": {", "\"rope_parameters\": {\"rope_theta\": 100.0, ",
+     "rope_parameters has full_attention and sliding_attention, and nothing else"},
+    {"olmo3", OLMO3_ROPE, "\"rope_parameters\": {\"rope_theta\": 5e5, " OLMO3_YARN "}",
+     "rope_parameters has full_attention and sliding_attention, and nothing else"},
+    {"llama", "\"rope_parameters\"", "\"rope_theta\": 5e5, \"rope_parameters\"",
+     "rope_theta is 5e5, and in rope_parameters 10000.0"},
     {"smollm3", "1,\n    0,\n    0\n", "1,\n    0\n", "no_rope_layers: 2 entries for 3 layers"},
     {"smollm3", "1,\n    0,\n    0\n", "1,\n    0,\n    2\n", "no_rope_layers is 2"},
     {"smollm3", "[\n    1,\n    0,\n    0\n  ]", "null", NULL}, /* then the interval says it */
