@@ -24,7 +24,8 @@ typedef struct distance {
     const weft_family *family;
     weft_config config;
     weft_arena *arena;
-    size_t count;
+    int other_parts; /* parts of layers that the family makes otherwise: attention counts 2 */
+    size_t count;    /* SIZE_MAX: its config.json cannot hold the model's numbers, `says` why */
     const char *key, *is, *says; /* of the first difference */
 } distance;
 
@@ -76,8 +77,17 @@ static weft_status spell_out(weft_config *config, weft_arena *arena)
     return WEFT_OK;
 }
 
-/* Writes the family's config.json and reads it again: what is lost differs. One that cannot hold
- * the model's numbers at all is far. */
+static int count_other_parts(const weft_family *family, const weft_model_options *o)
+{
+    bool has_latents = false, has_experts = false;
+    for (size_t i = 0; i < family->num_fixed; i++)
+        has_latents |= strcmp(family->fixed[i].weft, "multi_latent_attention") == 0;
+    for (size_t i = 0; i < family->num_keys; i++)
+        has_experts |= family->keys[i].weft && strcmp(family->keys[i].weft, "num_experts") == 0;
+    return 2 * (has_latents != o->multi_latent_attention) + (has_experts != (o->num_experts > 0));
+}
+
+/* Writes the family's config.json and reads it again: what is lost differs. */
 static weft_status measure(distance *d)
 {
     weft_config_json json = {.path = d->family->name, .application = d->config.application};
@@ -94,17 +104,29 @@ static weft_status measure(distance *d)
     }
     if (status != WEFT_CONFIG)
         return status;
-    weft_error_clear();
     d->count = SIZE_MAX;
-    return WEFT_OK;
+    status = weft_arena_strdup(d->arena, weft_error_get()->text, &d->says);
+    weft_error_clear();
+    return status;
+}
+
+static bool is_nearer(const distance *a, const distance *b)
+{
+    if (!b->family || a->count == 0)
+        return true;
+    return a->other_parts < b->other_parts ||
+           (a->other_parts == b->other_parts && a->count < b->count);
 }
 
 static weft_status approach(distance *nearest, const weft_family *family, const weft_config *config,
                             weft_arena *arena)
 {
-    distance d = {.family = family, .config = *config, .arena = arena};
+    distance d = {.family = family,
+                  .config = *config,
+                  .arena = arena,
+                  .other_parts = count_other_parts(family, &config->model)};
     WEFT_TRY(measure(&d));
-    if (d.count < nearest->count)
+    if (is_nearer(&d, nearest))
         *nearest = d;
     return WEFT_OK;
 }
@@ -124,17 +146,21 @@ weft_status weft_family_find(const weft_config *config, const char *where, weft_
     *out = nearest.family;
     if (nearest.count == 0)
         return WEFT_OK;
+    if (named.count == SIZE_MAX && named.family)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: its files would not be model.family %s's: %s", where,
+                          name, named.says);
     if (named.family)
         return WEFT_ERROR(WEFT_CONFIG,
                           "%s: its files would not be model.family %s's: model.%s is %s, and they "
                           "would have %s",
                           where, name, named.key, named.is, named.says);
-    return nearest.family
-               ? WEFT_ERROR(WEFT_CONFIG,
-                            "%s: its model is of no family that has files at Hugging Face's: "
-                            "model.%s is %s, and the nearest, %s, has %s",
-                            where, nearest.key, nearest.is, nearest.family->name, nearest.says)
-               : WEFT_ERROR(WEFT_CONFIG,
-                            "%s: its model is of no family that has files at Hugging Face's",
-                            where);
+    if (nearest.count == SIZE_MAX)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: its model is of no family that has files at Hugging Face's, and the "
+                          "nearest cannot have it: %s",
+                          where, nearest.says);
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "%s: its model is of no family that has files at Hugging Face's: "
+                      "model.%s is %s, and the nearest, %s, has %s",
+                      where, nearest.key, nearest.is, nearest.family->name, nearest.says);
 }

@@ -19,7 +19,9 @@ const char *weft_family_check_router(const weft_model_options *o)
         return "num_experts_per_tok is 1, which Weft does not divide by itself (norm_topk_prob)";
     if (o->yarn_mscale == 0 && o->yarn_mscale_all_dim != 0)
         return "mscale_all_dim stands without mscale";
-    if (shared == 0 || shared % o->moe_ffn_hidden_size != 0)
+    if (shared == 0)
+        return "no expert is shared";
+    if (shared % o->moe_ffn_hidden_size != 0)
         return "the shared experts are no multiple of moe_intermediate_size";
     return NULL;
 }

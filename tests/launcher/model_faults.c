@@ -749,6 +749,19 @@ static void a_model_of_no_family_is_refused(void)
     EXPECT_ERROR(weft_family_find(&config, "step-1", &arena, &family), WEFT_CONFIG,
                  "step-1: its model is of no family that has files at Hugging Face's: "
                  "model.moe_router_topk_scaling_factor is 2.5, and the nearest, Mixtral, has 1");
+    weft_config latents = config; /* as DeepSeek-V3's alone, whatever else differs */
+    latents.model.multi_latent_attention = true;
+    latents.model.num_query_groups = latents.model.num_attention_heads;
+    latents.model.moe_router_topk_scaling_factor = 1;
+    EXPECT_ERROR(weft_family_find(&latents, "step-1", &arena, &family), WEFT_CONFIG,
+                 "step-1: its model is of no family that has files at Hugging Face's, and the "
+                 "nearest cannot have it: DeepSeek-V3: no expert is shared");
+    latents.model.moe_shared_expert_intermediate_size = latents.model.moe_ffn_hidden_size;
+    EXPECT_ERROR(weft_family_find(&latents, "step-1", &arena, &family), WEFT_CONFIG,
+                 " and the nearest, DeepSeek-V3, has ");
+    latents.model.num_experts = 0;
+    EXPECT_ERROR(weft_family_find(&latents, "step-1", &arena, &family), WEFT_CONFIG,
+                 "the nearest cannot have it: DeepSeek-V3: first_k_dense_replace is 2 of 2 layers");
     config.model.num_experts = 0; /* then that has no effect */
     EXPECT_OK(weft_family_find(&config, "step-1", &arena, &family));
     EXPECT(strcmp(family->name, "Llama") == 0, "%s", family->name);
