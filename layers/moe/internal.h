@@ -16,6 +16,7 @@ typedef struct weft_moe {
     float *forced;               /* pinned, [T, E]: added to the logits; NULL: nothing */
     weft_parameter *expert_bias; /* [E]: added to the scores that the choice compares; NULL: none */
     float *balanced;             /* pinned, [E], with expert_bias: minus a balanced load */
+    bool counts_load;            /* likewise: this rank counts it */
     weft_linear gate;            /* of the shared expert; weight NULL: none */
     int32_t *own_row;            /* pinned, [num_own_rows], with a gate: each row's own number */
     size_t num_own_rows;

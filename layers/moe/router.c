@@ -76,9 +76,11 @@ weft_status weft_moe_declare_bias(weft_moe *m, weft_build *build)
     WEFT_TRY(weft_device_alloc_for(m->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
                                    experts * sizeof *m->balanced, "a balanced load", &memory));
     m->balanced = memory;
+    m->counts_load = weft_build_coords(build)->cp.at == 0;
     for (size_t e = 0; e < experts; e++)
-        m->balanced[e] = -(float)((double)(shape->seq * shape->batch) * (double)o->moe_router_topk /
-                                  (double)experts);
+        m->balanced[e] = !m->counts_load ? 0
+                                         : -(float)((double)(shape->seq * shape->batch) *
+                                                    (double)o->moe_router_topk / (double)experts);
     return WEFT_OK;
 }
 
@@ -119,7 +121,8 @@ static weft_status load_of(const weft_moe *m, weft_pass *pass, const weft_moe_ro
 }
 
 /* What stands for its gradient is the micro-batch's load over a balanced one: summed as gradients
- * are, that of the step. Its sign alone is used. */
+ * are, that of the step. Its sign alone is used. Of context-parallel ranks, which all know the load
+ * of the whole micro-batch, the first one counts it; to the others both loads are 0. */
 static weft_status bias_backward(const weft_moe *m, weft_pass *pass,
                                  const weft_moe_routing *routing)
 {
@@ -129,6 +132,8 @@ static weft_status bias_backward(const weft_moe *m, weft_pass *pass,
     float *grad = m->expert_bias->grad;
     const float *counts;
     WEFT_TRY(load_of(m, pass, routing, &counts));
+    if (!m->counts_load)
+        counts = m->balanced;
     const weft_add_args load =
         WEFT_ARGS(weft_add_args, .count = m->dims.experts, .dtype = WEFT_F32, .a = counts,
                   .b = weft_pass_overwrite(pass) ? m->balanced : grad, .y = grad);

@@ -459,6 +459,12 @@ static weights_difference compare(const char *name, const model_case *model)
     const weights_difference d = weights_compare(steps[0], steps[1], "model/");
     EXPECT(d.count > 0 && d.worst <= model->weights, "%s: %s of %d datasets is off by %.3g", name,
            d.where, d.count, d.worst);
+    if (strstr(model->json, "enable_expert_bias")) { /* its moments are a step's load */
+        const weights_difference load = weights_compare(
+            steps[0], steps[1], "optimizer/exp_avg/decoder.layers.1.mlp.router.expert_bias");
+        EXPECT(load.count == 1 && load.worst <= model->weights, "%s: %d loads, off by %.3g", name,
+               load.count, load.worst);
+    }
     return d;
 }
 

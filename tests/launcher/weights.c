@@ -33,19 +33,11 @@ static float *read_all(hid_t file, const char *path, size_t *count)
     return data;
 }
 
-/* The load that moves a router's bias counts once a context-parallel rank: its sign alone matters,
- * and the bias itself is compared. */
-static bool is_of_load(const char *path)
-{
-    return strstr(path, "optimizer/") == path && strstr(path, ".router.expert_bias");
-}
-
 static herr_t compare_one(hid_t file, const char *path, const H5O_info_t *info, void *context)
 {
     comparison *c = context;
     weights_difference *r = c->result;
-    if (info->type != H5O_TYPE_DATASET || strncmp(path, c->prefix, strlen(c->prefix)) != 0 ||
-        is_of_load(path))
+    if (info->type != H5O_TYPE_DATASET || strncmp(path, c->prefix, strlen(c->prefix)) != 0)
         return 0;
     size_t count = 0, other_count = 0;
     float *a = read_all(file, path, &count), *b = read_all(c->other, path, &other_count);
