@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "comm/note/note.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "kernels/host.h"
@@ -206,6 +207,80 @@ static bool fixed_moe(const weft_config *config, const weft_mesh *mesh, weft_moe
            config->model.num_experts == 0;
 }
 
+/* A rank's model and optimizer on the device `note`, which has no memory. */
+typedef struct noted {
+    weft_device *device;
+    weft_groups groups;
+    weft_model *model;
+    weft_optimizer *optimizer;
+} noted;
+
+static weft_status note_groups(const weft_mesh *mesh, int rank, weft_groups *out)
+{
+    out->mesh = *mesh;
+    out->coords = weft_mesh_coords(mesh, rank);
+    WEFT_TRY(weft_comm_create_note("world", WEFT_AXIS_NONE, rank, mesh->world, &out->world));
+    for (weft_axis axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++)
+        WEFT_TRY(weft_comm_create_note(weft_axis_text(axis), axis, out->coords.at[axis],
+                                       out->coords.size[axis], &out->by_axis[axis]));
+    return mesh->pp > 1 ? weft_comm_create_note("embedding", WEFT_AXIS_PP, 0, 2, &out->embedding)
+                        : WEFT_OK;
+}
+
+static weft_status note_rank(const weft_config *c, const weft_mesh *mesh,
+                             const weft_moe_options *moe, int rank, noted *out)
+{
+    weft_model_setup setup = weft_step_setup(c, moe);
+    WEFT_TRY(weft_device_create_note(&out->device));
+    WEFT_TRY(note_groups(mesh, rank, &out->groups));
+    setup.groups = &out->groups;
+    setup.device = out->device;
+    setup.bucket_elements = (size_t)c->parallel.ddp_bucket_size;
+    setup.accumulates = weft_step_accumulates(c, mesh);
+    setup.host_threads = 1;
+    setup.num_passes = 1;
+    WEFT_TRY(weft_model_create(&setup, weft_config_build(c), &out->model));
+    return weft_optimizer_create(
+        weft_model_parameters(out->model),
+        &(weft_optimizer_options){.muon.dtype = weft_config_dtype(c),
+                                  .sharding = weft_parallel_sharding(&c->parallel),
+                                  .split_master = c->train.split_master,
+                                  .host_threads = 1},
+        &out->optimizer);
+}
+
+static void release_noted(noted *n)
+{
+    weft_optimizer_destroy(n->optimizer);
+    weft_model_destroy(n->model);
+    weft_comm_destroy(n->groups.world);
+    n->groups.world = NULL;
+    weft_groups_release(&n->groups);
+    weft_device_destroy(n->device);
+}
+
+/* What a start refuses of checkpoint.staging_bytes: a piece of some rank's state is larger. Experts
+ * in a file or dealt out need the files and memory of the start itself. */
+static weft_status check_staging(const weft_config *c, const weft_mesh *mesh,
+                                 const weft_moe_options *moe)
+{
+    const weft_checkpoint_options *o = &c->checkpoint;
+    const weft_tier_options *tier = &c->tier;
+    weft_status status = WEFT_OK;
+    if (!o->async_save || o->no_save || o->staging_bytes == 0 || tier->experts == WEFT_TIER_FILE ||
+        weft_tier_is_placed(tier))
+        return WEFT_OK;
+    for (int rank = 0; rank < mesh->world && status == WEFT_OK; rank++) {
+        noted n = {0};
+        size_t bytes;
+        status = note_rank(c, mesh, moe, rank, &n);
+        if (status == WEFT_OK)
+            status = weft_checkpoint_find_staging(n.optimizer, (size_t)o->staging_bytes, &bytes);
+        release_noted(&n);
+    }
+    return status;
+}
+
 weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
                                    const weft_mesh *mesh)
 {
@@ -232,6 +307,8 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     if (status == WEFT_OK && !is_open && !weft_tier_is_open(config) &&
         (is_fixed || !weft_moe_dims_of(&copy.model, &step.outline.shape).exchange))
         status = weft_tier_check_room(&copy, mesh, &step, rooms);
+    if (status == WEFT_OK && !weft_tier_is_open(config))
+        status = check_staging(&copy, mesh, &moe);
     weft_step_release(&step);
     weft_arena_release(&arena);
     return weft_config_locate(source, status);

@@ -204,6 +204,10 @@ void weft_checkpoint_writer_destroy(weft_checkpoint_writer *writer);
  * killed and lost: takes nothing from the ring, or neither syncs, verifies nor publishes it all. 0,
  * as at first: waits forever. */
 void weft_checkpoint_writer_limit(weft_checkpoint_writer *writer, double seconds);
+/* The bytes of a ring for a save of at most `staging_bytes`; 0: of what it takes. WEFT_CONFIG: less
+ * than the largest piece that is handed over at once. Rank-local. */
+weft_status weft_checkpoint_find_staging(const weft_optimizer *optimizer, size_t staging_bytes,
+                                         size_t *out) WEFT_CHECKED;
 /* Makes the ring, of `staging_bytes`, or of what a save takes where that is less or staging_bytes
  * is 0. WEFT_CONFIG: less than the largest piece that is handed over at once. WEFT_MEMORY. A writer
  * that has ended is none: the first word says it. Rank-local. */

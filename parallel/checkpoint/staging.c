@@ -173,15 +173,11 @@ static weft_status check_memory(size_t bytes)
     return WEFT_OK;
 }
 
-weft_status weft_checkpoint_writer_reserve(weft_checkpoint_writer *w,
-                                           const weft_parameters *parameters,
-                                           const weft_optimizer *optimizer, size_t staging_bytes)
+weft_status weft_checkpoint_find_staging(const weft_optimizer *optimizer, size_t staging_bytes,
+                                         size_t *out)
 {
     enum { PAGE = 4096, OTHERS = 1 << 20 /* entries beside the slabs */ };
     size_t slabs, largest;
-    w->world = weft_parameters_groups(parameters)->world;
-    if (w->ring.shared) /* for the same, before */
-        return WEFT_OK;
     WEFT_TRY(weft_writer_find_bytes(optimizer, &slabs, &largest));
     const size_t needed = (largest + PAGE - 1) / PAGE * PAGE;
     const size_t all = (slabs + OTHERS + needed) / PAGE * PAGE;
@@ -189,8 +185,19 @@ weft_status weft_checkpoint_writer_reserve(weft_checkpoint_writer *w,
         return WEFT_KEY_ERROR("checkpoint.staging_bytes",
                               "%zu is less than the largest piece takes, which is %zu",
                               staging_bytes, needed);
-    const size_t capacity =
-        staging_bytes > 0 && staging_bytes < all ? staging_bytes / PAGE * PAGE : all;
+    *out = staging_bytes > 0 && staging_bytes < all ? staging_bytes / PAGE * PAGE : all;
+    return WEFT_OK;
+}
+
+weft_status weft_checkpoint_writer_reserve(weft_checkpoint_writer *w,
+                                           const weft_parameters *parameters,
+                                           const weft_optimizer *optimizer, size_t staging_bytes)
+{
+    size_t capacity;
+    w->world = weft_parameters_groups(parameters)->world;
+    if (w->ring.shared) /* for the same, before */
+        return WEFT_OK;
+    WEFT_TRY(weft_checkpoint_find_staging(optimizer, staging_bytes, &capacity));
     WEFT_TRY(check_memory(capacity));
     WEFT_TRY(create_ring(w->memory, capacity, &w->ring));
     /* A writer that has ended is found by its word, as after any save. */

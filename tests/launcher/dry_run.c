@@ -117,6 +117,13 @@ int main(void)
     refuse(2, WORDS("train", "c.json", "--out", "run", "--set", "prometheus_file=weft.txt"));
     refuse(2, WORDS("train", "c.json", "--out", "run", "--set", "prometheus_file=a/.prom"));
     refuse(2, WORDS("train", "c.json", "--out", "run", "--set", "prometheus_file=a\nb.prom"));
+    refuse(2, WORDS("train", "c.json", "--out", "run", "--set", "async_save=true", "--set",
+                    "staging_bytes=8191"));
+    refuse(2, WORDS("train", "c.json", "--out", "run", "--mesh", "pp=2,dp=2,ep=2,binding=dp",
+                    "--set", "async_save=true", "--set", "staging_bytes=100"));
+    accept("  saves   run/checkpoints/",
+           WORDS("train", "c.json", "--out", "run", "--dry-run", "--set", "async_save=true",
+                 "--set", "staging_bytes=1M"));
     EXPECT(chmod("c.json", 0755) == 0, "c.json"); /* of a folder that would be a permission */
     refuse(6, WORDS("train", "c.json", "--out", "run", "--set", "tensorboard_dir=c.json"));
     accept("  start   step 0\n", WORDS("train", "c.json", "--out", "run", "--dry-run", "--set",
