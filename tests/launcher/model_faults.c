@@ -98,10 +98,6 @@ static const change changes[] = {
      "rope_theta is 200.0, and in rope_parameters 100.0"},
     {"olmo3", "\"rope_parameters\": {", "\"rope_parameters\": {\"rope_theta\": 100.0, ",
      "rope_parameters has full_attention and sliding_attention, and nothing else"},
-    {"olmo3", OLMO3_ROPE, "\"rope_parameters\": {\"rope_theta\": 5e5, " OLMO3_YARN "}",
-     "rope_parameters has full_attention and sliding_attention, and nothing else"},
-    {"llama", "\"rope_parameters\"", "\"rope_theta\": 5e5, \"rope_parameters\"",
-     "rope_theta is 5e5, and in rope_parameters 10000.0"},
     {"smollm3", "1,\n    0,\n    0\n", "1,\n    0\n", "no_rope_layers: 2 entries for 3 layers"},
     {"smollm3", "1,\n    0,\n    0\n", "1,\n    0,\n    2\n", "no_rope_layers is 2"},
     {"smollm3", "[\n    1,\n    0,\n    0\n  ]", "null", NULL}, /* then the interval says it */
