@@ -259,8 +259,9 @@ static void release_noted(noted *n)
     weft_device_destroy(n->device);
 }
 
-/* What a start refuses of checkpoint.staging_bytes: a piece of some rank's state is larger. Experts
- * in a file or dealt out need the files and memory of the start itself. */
+/* What a start refuses of checkpoint.staging_bytes: a piece of some rank's state is larger. The first
+ * rank of a stage has the largest. Experts in a file or dealt out need the files and memory of the
+ * start itself. */
 static weft_status check_staging(const weft_config *c, const weft_mesh *mesh,
                                  const weft_moe_options *moe)
 {
@@ -270,10 +271,10 @@ static weft_status check_staging(const weft_config *c, const weft_mesh *mesh,
     if (!o->async_save || o->no_save || o->staging_bytes == 0 || tier->experts == WEFT_TIER_FILE ||
         weft_tier_is_placed(tier))
         return WEFT_OK;
-    for (int rank = 0; rank < mesh->world && status == WEFT_OK; rank++) {
+    for (int stage = 0; stage < mesh->pp && status == WEFT_OK; stage++) {
         noted n = {0};
         size_t bytes;
-        status = note_rank(c, mesh, moe, rank, &n);
+        status = note_rank(c, mesh, moe, weft_mesh_rank(mesh, 0, 0, 0, stage), &n);
         if (status == WEFT_OK)
             status = weft_checkpoint_find_staging(n.optimizer, (size_t)o->staging_bytes, &bytes);
         release_noted(&n);
