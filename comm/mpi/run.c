@@ -225,7 +225,7 @@ weft_status weft_mpi_post_recv(const weft_mpi_comm *comm, weft_mpi_batch *batch,
                                             &batch->requests[batch->count]));
     if (status != WEFT_OK)
         return weft_error_context(status, "from rank %d", peer);
-    weft_link link = weft_mpi_link(&comm->base, peer);
+    weft_gate_link link = weft_mpi_link(&comm->base, peer);
     if (batch->pass)
         weft_gate_await(batch->pass, link, bytes, now_ns());
     add(batch, &(weft_mpi_message){.peer = peer, .bytes = bytes, .receive = true, .link = link});
