@@ -20,7 +20,8 @@ typedef struct weft_check_piece {
 /* Pieces of memory between guard bytes that no layer may write. */
 typedef struct weft_check_guards {
     weft_check_piece *pieces;
-    int count, capacity, fill; /* fill: the byte that new pieces hold */
+    int count, fill; /* fill: the byte that new pieces hold */
+    size_t capacity;
 } weft_check_guards;
 
 /* --- a place ------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/grow.h"
 #include "core/rng.h"
 #include "layers/check/internal.h"
 #include "parallel/mesh/mesh.h"
@@ -17,14 +18,7 @@ enum { GUARD_BYTES = 256, STATE_GUARD_BYTES = 1024, PATTERN = 0xff }; /* a NaN i
 static weft_status check_guards_take(weft_check_guards *g, const char *what, size_t bytes,
                                      void **out)
 {
-    if (g->count == g->capacity) {
-        int capacity = g->capacity ? 2 * g->capacity : 16;
-        weft_check_piece *pieces = realloc(g->pieces, (size_t)capacity * sizeof *pieces);
-        if (!pieces)
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for a check");
-        g->pieces = pieces;
-        g->capacity = capacity;
-    }
+    WEFT_TRY(WEFT_GROW(g->pieces, g->capacity, (size_t)g->count + 1, "pieces to check"));
     size_t all = weft_piece_bytes(WEFT_U8, bytes, 1) + 2 * GUARD_BYTES;
     char *base = aligned_alloc(64, all);
     if (!base)
