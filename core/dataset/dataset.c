@@ -194,9 +194,7 @@ static weft_status check_documents(const weft_dataset *d, const weft_file *idx)
 static weft_status open_part(const char *prefix, const char *suffix, weft_file *out)
 {
     char path[4096];
-    int bytes = snprintf(path, sizeof(path), "%s%s", prefix, suffix);
-    if (bytes < 0 || (size_t)bytes >= sizeof(path))
-        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", prefix);
+    WEFT_TRY(weft_path_print(path, sizeof path, "%s%s", prefix, suffix));
     return weft_file_open(path, out);
 }
 

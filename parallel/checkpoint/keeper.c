@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "core/file.h"
 #include "parallel/checkpoint/keeper.h"
 #include "parallel/checkpoint/writer_internal.h"
 
@@ -176,10 +177,7 @@ typedef struct visit {
 
 weft_status weft_copy_path(const char *folder, int rank, int slot, char *out, size_t capacity)
 {
-    const int length = snprintf(out, capacity, "%s/rank-%d.%d", folder, rank, slot);
-    if (length < 0 || (size_t)length >= capacity)
-        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", folder);
-    return WEFT_OK;
+    return weft_path_print(out, capacity, "%s/rank-%d.%d", folder, rank, slot);
 }
 
 /* --- bytes --------------------------------------------------------------------------------- */
