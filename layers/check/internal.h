@@ -44,7 +44,6 @@ typedef struct weft_check_place {
     atomic_bool returned; /* whether the layer's function has returned */
 } weft_check_place;
 
-extern const char *const weft_check_names[]; /* "x", "y", "dy", "dx", and more */
 /* "forward writes beyond y". */
 void weft_check_beyond_text(double beyond, char out[96]);
 
