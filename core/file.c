@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,6 +97,23 @@ static uint32_t file_system(const char *path)
 static bool is_memory(uint32_t kind)
 {
     return kind == TMPFS || kind == RAMFS;
+}
+
+const char *weft_path_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+weft_status weft_path_print(char *out, size_t capacity, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const int bytes = vsnprintf(out, capacity, format, args);
+    va_end(args);
+    if (bytes < 0 || (size_t)bytes >= capacity)
+        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", out);
+    return WEFT_OK;
 }
 
 bool weft_path_is_memory(const char *path)

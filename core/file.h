@@ -22,6 +22,12 @@ typedef struct weft_file {
 /* Refuses anything but a regular file, and never waits for a FIFO. Errors of all: WEFT_FILE with
  * the path and the reason, WEFT_MEMORY. */
 weft_status weft_file_open(const char *path, weft_file *out) WEFT_CHECKED;
+
+/* The last part of a path, of which it is a part. */
+const char *weft_path_name(const char *path);
+/* Prints a path. WEFT_FILE: `out` has no room for it. */
+weft_status weft_path_print(char *out, size_t capacity, const char *format, ...)
+    WEFT_PRINTF(3, 4) WEFT_CHECKED;
 /* What tells one writing of a file from another: whoever writes or replaces it changes one of
  * these. Other mount points and nodes show the same. */
 typedef struct weft_file_stamp {

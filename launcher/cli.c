@@ -5,7 +5,7 @@
 #include <weft/weft.h>
 
 #include "comm/comm.h"
-#include "launcher/arguments/verbs.h"
+#include "launcher/arguments/arguments.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
 #include "launcher/training/setup.h"

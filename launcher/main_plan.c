@@ -1,7 +1,7 @@
 /* weft-plan: the verbs that need no ranks, data or device, from the pure set alone. */
 #include <stdio.h>
 
-#include "launcher/arguments/verbs.h"
+#include "launcher/arguments/arguments.h"
 #include "launcher/process/output.h"
 #include "launcher/verbs/plan/plan.h"
 

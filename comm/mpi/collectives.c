@@ -61,7 +61,7 @@ static row received_row(const weft_mpi_run *run, int peer)
 static size_t row_piece(const weft_mpi_run *run, int peer)
 {
     size_t most = weft_mpi_get_limits()->row_bytes;
-    bool between = weft_mpi_link(run->op->comm, peer) == WEFT_LINK_BETWEEN;
+    bool between = weft_mpi_link(run->op->comm, peer) == WEFT_GATE_BETWEEN;
     return between && most < run->piece ? most : run->piece;
 }
 

@@ -1,4 +1,5 @@
 #include "comm/mpi/engine.h"
+#include "core/clock.h"
 
 #include <sched.h>
 #include <stdint.h>
@@ -89,13 +90,6 @@ static bool advance_all(weft_engine *engine)
     return any_moved;
 }
 
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
 /* Sleeps until a new operation arrives or the nap ends. Locked. */
 static void nap(weft_engine *engine, int64_t until_ns)
 {
@@ -116,13 +110,13 @@ static void drive(weft_engine *engine, const weft_engine_item *mine)
             num_yields = 0;
         } else if (num_yields < NUM_YIELDS) {
             if (num_yields++ == 0)
-                idle_since_ns = now_ns();
+                idle_since_ns = weft_now_ns();
             sched_yield();
         }
         pthread_mutex_lock(&engine->lock);
         if (mine->done || engine->incoming || num_yields < NUM_YIELDS)
             continue;
-        int64_t now = now_ns(), nap_ns = (now - idle_since_ns) / NAP_SHARE;
+        int64_t now = weft_now_ns(), nap_ns = (now - idle_since_ns) / NAP_SHARE;
         nap_ns = nap_ns < MIN_NAP_NS ? MIN_NAP_NS : nap_ns > MAX_NAP_NS ? MAX_NAP_NS : nap_ns;
         nap(engine, now + nap_ns);
     }

@@ -13,7 +13,7 @@ void weft_gate_enter(weft_gate_pass *pass, weft_gate *gate, const weft_gate_limi
     *pass = (weft_gate_pass){.gate = gate, .limits = limits, .purpose = purpose};
 }
 
-static weft_gate_traffic *traffic_of(weft_gate_pass *pass, weft_link link)
+static weft_gate_traffic *traffic_of(weft_gate_pass *pass, weft_gate_link link)
 {
     return &pass->gate->traffic[link][pass->purpose];
 }
@@ -23,7 +23,7 @@ static bool is_small(const weft_gate_pass *pass, size_t bytes)
     return bytes <= pass->limits->small_bytes;
 }
 
-static void begin(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
+static void begin(weft_gate_pass *pass, weft_gate_link link, size_t bytes, int64_t now_ns)
 {
     if (is_small(pass, bytes))
         return;
@@ -33,7 +33,7 @@ static void begin(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t no
     pass->lanes[link].num_pending++;
 }
 
-static void end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
+static void end(weft_gate_pass *pass, weft_gate_link link, size_t bytes, int64_t now_ns)
 {
     if (is_small(pass, bytes))
         return;
@@ -43,14 +43,14 @@ static void end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_
     pass->lanes[link].num_pending--;
 }
 
-uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
+uint64_t weft_gate_queue(weft_gate_pass *pass, weft_gate_link link, size_t bytes, int64_t now_ns)
 {
     begin(pass, link, bytes, now_ns);
     return pass->lanes[link].num_queued++;
 }
 
 /* What stands still, since its peers are late, needs no room. */
-static bool more_urgent_moves(const weft_gate_pass *pass, weft_link link, int64_t now_ns)
+static bool more_urgent_moves(const weft_gate_pass *pass, weft_gate_link link, int64_t now_ns)
 {
     for (int purpose = 0; purpose < (int)pass->purpose; purpose++) {
         weft_gate_traffic *traffic = &pass->gate->traffic[link][purpose];
@@ -75,18 +75,18 @@ static bool waited(gate_lane *lane, weft_gate_wait wait, int64_t bound_ns, int64
 }
 
 /* Each operation may have a message in flight; more where there is room. */
-static bool window_is_full(const weft_gate_pass *pass, weft_link link, size_t bytes)
+static bool window_is_full(const weft_gate_pass *pass, weft_gate_link link, size_t bytes)
 {
     const size_t own = pass->lanes[link].bytes_in_flight;
-    const size_t all = link == WEFT_LINK_BETWEEN ? atomic_load(&pass->gate->bytes_between) : own;
+    const size_t all = link == WEFT_GATE_BETWEEN ? atomic_load(&pass->gate->bytes_between) : own;
     return own > 0 && all + bytes > pass->limits->window_bytes[link];
 }
 
-static void count_in_flight(weft_gate_pass *pass, weft_link link, size_t bytes, bool begins)
+static void count_in_flight(weft_gate_pass *pass, weft_gate_link link, size_t bytes, bool begins)
 {
     size_t *own = &pass->lanes[link].bytes_in_flight;
     *own = begins ? *own + bytes : *own - bytes;
-    if (link != WEFT_LINK_BETWEEN || !weft_gate_is_background(pass->purpose))
+    if (link != WEFT_GATE_BETWEEN || !weft_gate_is_background(pass->purpose))
         return;
     if (begins)
         atomic_fetch_add(&pass->gate->bytes_between, bytes);
@@ -94,7 +94,8 @@ static void count_in_flight(weft_gate_pass *pass, weft_link link, size_t bytes, 
         atomic_fetch_sub(&pass->gate->bytes_between, bytes);
 }
 
-static bool background_may_pass(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
+static bool background_may_pass(weft_gate_pass *pass, weft_gate_link link, size_t bytes,
+                                int64_t now_ns)
 {
     gate_lane *lane = &pass->lanes[link];
     if (window_is_full(pass, link, bytes))
@@ -113,7 +114,7 @@ static bool background_may_pass(weft_gate_pass *pass, weft_link link, size_t byt
     return true;
 }
 
-bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size_t bytes,
+bool weft_gate_admit(weft_gate_pass *pass, weft_gate_link link, uint64_t number, size_t bytes,
                      int64_t now_ns)
 {
     gate_lane *lane = &pass->lanes[link];
@@ -130,7 +131,7 @@ bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size
     return true;
 }
 
-void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
+void weft_gate_end(weft_gate_pass *pass, weft_gate_link link, size_t bytes, int64_t now_ns)
 {
     gate_lane *lane = &pass->lanes[link];
     end(pass, link, bytes, now_ns);
@@ -146,13 +147,13 @@ void weft_gate_only_receives(weft_gate_pass *pass)
     pass->only_receives = true;
 }
 
-void weft_gate_await(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
+void weft_gate_await(weft_gate_pass *pass, weft_gate_link link, size_t bytes, int64_t now_ns)
 {
     if (!pass->only_receives)
         begin(pass, link, bytes, now_ns);
 }
 
-void weft_gate_arrive(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns)
+void weft_gate_arrive(weft_gate_pass *pass, weft_gate_link link, size_t bytes, int64_t now_ns)
 {
     if (!pass->only_receives)
         end(pass, link, bytes, now_ns);
@@ -160,10 +161,10 @@ void weft_gate_arrive(weft_gate_pass *pass, weft_link link, size_t bytes, int64_
 
 void weft_gate_leave(weft_gate_pass *pass)
 {
-    for (int link = 0; link < WEFT_NUM_LINKS; link++) {
+    for (int link = 0; link < WEFT_GATE_LINKS; link++) {
         gate_lane *lane = &pass->lanes[link];
-        atomic_fetch_sub(&traffic_of(pass, (weft_link)link)->num_pending, lane->num_pending);
-        count_in_flight(pass, (weft_link)link, lane->bytes_in_flight, false);
+        atomic_fetch_sub(&traffic_of(pass, (weft_gate_link)link)->num_pending, lane->num_pending);
+        count_in_flight(pass, (weft_gate_link)link, lane->bytes_in_flight, false);
         *lane = (gate_lane){0};
     }
 }

@@ -28,15 +28,16 @@
 
 #include "comm/comm.h"
 
-typedef enum weft_link { WEFT_LINK_INSIDE, WEFT_LINK_BETWEEN, WEFT_NUM_LINKS } weft_link;
+typedef enum weft_gate_link { WEFT_GATE_INSIDE, WEFT_GATE_BETWEEN, WEFT_GATE_LINKS } weft_gate_link;
 
 typedef struct weft_gate_limits {
-    size_t small_bytes;                  /* the most in a small message */
-    size_t window_bytes[WEFT_NUM_LINKS]; /* in flight: inside a node of one operation, between nodes
-                                            of all of a node's; each may have one message anyway */
-    int64_t hold_ns;                     /* the most that an operation is held at a time */
-    int64_t quiet_ns;                    /* traffic that has not moved for so long holds nobody */
-    int64_t stall_ns;                    /* a window full for so long lets one more message pass */
+    size_t small_bytes; /* the most in a small message */
+    size_t
+        window_bytes[WEFT_GATE_LINKS]; /* in flight: inside a node of one operation, between nodes
+                                         of all of a node's; each may have one message anyway */
+    int64_t hold_ns;                   /* the most that an operation is held at a time */
+    int64_t quiet_ns;                  /* traffic that has not moved for so long holds nobody */
+    int64_t stall_ns;                  /* a window full for so long lets one more message pass */
 } weft_gate_limits;
 
 /* How many messages of a purpose, but for small ones, are under way on a link, and when one last
@@ -48,7 +49,7 @@ typedef struct weft_gate_traffic {
 
 /* One a node, in memory that its ranks share, or one a process. Zero is valid. */
 typedef struct weft_gate {
-    weft_gate_traffic traffic[WEFT_NUM_LINKS][WEFT_NUM_PURPOSES];
+    weft_gate_traffic traffic[WEFT_GATE_LINKS][WEFT_NUM_PURPOSES];
     atomic_uint_least64_t bytes_between; /* of the background, in flight between nodes */
 } weft_gate;
 
@@ -67,7 +68,7 @@ typedef struct weft_gate_pass {
         size_t allowance; /* bytes that may still pass in spite of more urgent traffic */
         weft_gate_wait wait;
         int64_t since_ns;
-    } lanes[WEFT_NUM_LINKS];
+    } lanes[WEFT_GATE_LINKS];
 } weft_gate_pass;
 
 /* True for the purposes behind EXPERT. */
@@ -77,15 +78,15 @@ bool weft_gate_is_background(weft_comm_purpose purpose);
 void weft_gate_enter(weft_gate_pass *pass, weft_gate *gate, const weft_gate_limits *limits,
                      weft_comm_purpose purpose);
 /* Queues a send; returns its number on that link. */
-uint64_t weft_gate_queue(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
+uint64_t weft_gate_queue(weft_gate_pass *pass, weft_gate_link link, size_t bytes, int64_t now_ns);
 /* True: send it now; it counts as in flight. The caller asks again until then. */
-bool weft_gate_admit(weft_gate_pass *pass, weft_link link, uint64_t number, size_t bytes,
+bool weft_gate_admit(weft_gate_pass *pass, weft_gate_link link, uint64_t number, size_t bytes,
                      int64_t now_ns);
 /* A send that was admitted is complete. */
-void weft_gate_end(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
+void weft_gate_end(weft_gate_pass *pass, weft_gate_link link, size_t bytes, int64_t now_ns);
 /* A receive is posted; that receive is complete. */
-void weft_gate_await(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
-void weft_gate_arrive(weft_gate_pass *pass, weft_link link, size_t bytes, int64_t now_ns);
+void weft_gate_await(weft_gate_pass *pass, weft_gate_link link, size_t bytes, int64_t now_ns);
+void weft_gate_arrive(weft_gate_pass *pass, weft_gate_link link, size_t bytes, int64_t now_ns);
 /* Before its first receive: the operation sends nothing, so its receives hold nobody. */
 void weft_gate_only_receives(weft_gate_pass *pass);
 /* At the operation's end, also of one that failed: takes its traffic off the gate. */

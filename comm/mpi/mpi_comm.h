@@ -47,7 +47,7 @@ typedef struct weft_mpi_message {
     int tag;
     const void *buffer;
     MPI_Comm handle;
-    weft_link link;
+    weft_gate_link link;
     uint64_t number; /* among the operation's sends on that link */
 } weft_mpi_message;
 
@@ -157,7 +157,7 @@ weft_gate *weft_mpi_gate(void);
 /* Instead of this process' own. */
 void weft_mpi_use_gate(weft_gate *gate);
 /* The link by which this process reaches a member of a group. */
-weft_link weft_mpi_link(const weft_comm *comm, int rank);
+weft_gate_link weft_mpi_link(const weft_comm *comm, int rank);
 /* The world ranks of a group's members; malloc'ed. */
 weft_status weft_mpi_world_ranks(MPI_Comm handle, int size, int **out) WEFT_CHECKED;
 /* The members of a group that share a node with this process, as its ranks in ascending order;

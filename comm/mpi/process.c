@@ -57,7 +57,7 @@ static const weft_mpi_limits default_limits = {
     .shared_bytes = 64, /* faster at every size measured, from there on */
     .gate = {.small_bytes = 4096,
              .window_bytes =
-                 {[WEFT_LINK_INSIDE] = (size_t)512 << 10, [WEFT_LINK_BETWEEN] = (size_t)256 << 10},
+                 {[WEFT_GATE_INSIDE] = (size_t)512 << 10, [WEFT_GATE_BETWEEN] = (size_t)256 << 10},
              .hold_ns = 50000000,
              .quiet_ns = 20000000,
              .stall_ns = 1000000000},
@@ -80,7 +80,7 @@ void weft_mpi_set_limits(const weft_mpi_limits *new_limits)
     limits.background_bytes =
         limits.background_bytes ? limits.background_bytes : fill->background_bytes;
     limits.shared_bytes = limits.shared_bytes ? limits.shared_bytes : fill->shared_bytes;
-    for (int i = 0; i < WEFT_NUM_LINKS; i++)
+    for (int i = 0; i < WEFT_GATE_LINKS; i++)
         if (gate->window_bytes[i] == 0)
             gate->window_bytes[i] = fill->gate.window_bytes[i];
     gate->small_bytes = gate->small_bytes ? gate->small_bytes : fill->gate.small_bytes;
@@ -124,14 +124,14 @@ static int compare_ranks(const void *a, const void *b)
     return *x < *y ? -1 : *x > *y;
 }
 
-weft_link weft_mpi_link(const weft_comm *comm, int rank)
+weft_gate_link weft_mpi_link(const weft_comm *comm, int rank)
 {
     int other = weft_comm_world_rank(comm, rank);
     int in_turn = weft_mpi_get_limits()->ranks_per_node;
     bool inside = in_turn > 0 ? process.rank / in_turn == other / in_turn
                               : bsearch(&other, process.near, (size_t)process.num_near,
                                         sizeof other, compare_ranks) != NULL;
-    return inside ? WEFT_LINK_INSIDE : WEFT_LINK_BETWEEN;
+    return inside ? WEFT_GATE_INSIDE : WEFT_GATE_BETWEEN;
 }
 
 /* The ranks in `to` of ranks of `from`. */

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "comm/mpi/tree.h"
+#include "core/clock.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -164,13 +165,6 @@ weft_status weft_mpi_slot_reserve(weft_mpi_slot *slot, size_t bytes)
     return WEFT_OK;
 }
 
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
 static void add(weft_mpi_batch *batch, const weft_mpi_message *message)
 {
     batch->messages[batch->count++] = *message;
@@ -200,7 +194,7 @@ weft_status weft_mpi_post_send(const weft_mpi_comm *comm, weft_mpi_batch *batch,
 {
     assert(bytes <= INT_MAX);
     WEFT_TRY(mpi_batch_reserve(batch));
-    int64_t now = now_ns();
+    int64_t now = weft_now_ns();
     weft_mpi_message message = {.peer = peer,
                                 .bytes = bytes,
                                 .queued = true,
@@ -225,9 +219,9 @@ weft_status weft_mpi_post_recv(const weft_mpi_comm *comm, weft_mpi_batch *batch,
                                             &batch->requests[batch->count]));
     if (status != WEFT_OK)
         return weft_error_context(status, "from rank %d", peer);
-    weft_link link = weft_mpi_link(&comm->base, peer);
+    weft_gate_link link = weft_mpi_link(&comm->base, peer);
     if (batch->pass)
-        weft_gate_await(batch->pass, link, bytes, now_ns());
+        weft_gate_await(batch->pass, link, bytes, weft_now_ns());
     add(batch, &(weft_mpi_message){.peer = peer, .bytes = bytes, .receive = true, .link = link});
     return WEFT_OK;
 }
@@ -262,7 +256,7 @@ static weft_status check_message(const weft_mpi_message *message, const MPI_Stat
 weft_status weft_mpi_batch_test(weft_mpi_batch *batch, bool *out_moved, bool *out_done)
 {
     int num_queued = batch->num_queued;
-    int64_t now = now_ns();
+    int64_t now = weft_now_ns();
     for (int i = 0; batch->num_queued > 0 && i < batch->count; i++)
         if (batch->messages[i].queued)
             WEFT_TRY(send_queued(batch, i, now));

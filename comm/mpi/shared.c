@@ -62,7 +62,7 @@ void weft_mpi_shared_stop(void)
 static bool on_one_node(const weft_comm *comm)
 {
     for (int rank = 0; rank < comm->size; rank++)
-        if (weft_mpi_link(comm, rank) != WEFT_LINK_INSIDE)
+        if (weft_mpi_link(comm, rank) != WEFT_GATE_INSIDE)
             return false;
     return true;
 }

@@ -1,4 +1,5 @@
 /* Starts and ends MPI, makes groups, and chooses how an operation runs. */
+#include "core/grow.h"
 #include "comm/mpi/mpi_comm.h"
 #include "comm/mpi/shared.h"
 #include "comm/mpi/tree.h"
@@ -19,18 +20,9 @@ static struct {
 
 static weft_status keep_handle(MPI_Comm handle)
 {
-    weft_status status = WEFT_OK;
     pthread_mutex_lock(&world.lock);
-    if (world.num_handles == world.capacity) {
-        size_t capacity = world.capacity ? 2 * world.capacity : 16;
-        MPI_Comm *handles = realloc(world.handles, capacity * sizeof *handles);
-        if (handles) {
-            world.handles = handles;
-            world.capacity = capacity;
-        } else {
-            status = WEFT_ERROR(WEFT_MEMORY, "no memory for %zu communicators", capacity);
-        }
-    }
+    const weft_status status =
+        WEFT_GROW(world.handles, world.capacity, world.num_handles + 1, "communicators");
     if (status == WEFT_OK)
         world.handles[world.num_handles++] = handle;
     pthread_mutex_unlock(&world.lock);

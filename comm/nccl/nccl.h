@@ -4,6 +4,10 @@
 
 #include "comm/comm.h"
 
+/* Writes the version ("2.28.9") of ncclGetVersion's code. Returns why Weft does not use it, or
+ * NULL. */
+const char *weft_nccl_version(int code, char text[32]);
+
 /* Whether NCCL can serve these ranks with each rank's device, and why: the same answer
  * on every rank. Accordingly switches NCCL on or off for groups made from now on. `device` is
  * borrowed as long as groups are made. Collective over `world`. */

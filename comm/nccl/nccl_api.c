@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/nccl/version.h"
+#include "comm/nccl/nccl.h"
 #include "core/clock.h"
 
 static weft_nccl_api api;

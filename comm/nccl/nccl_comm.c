@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/grow.h"
 #include "core/trace/trace.h"
 
 enum { MIN_DRIVER = 12030, CHANNEL_CTAS = 4 };
@@ -176,15 +177,11 @@ weft_status weft_nccl_use(weft_comm *world, weft_device *device, char *why, size
 
 static weft_status keep_handle(ncclComm_t handle)
 {
-    if (nccl.num_handles == nccl.capacity) {
-        size_t capacity = nccl.capacity ? 2 * nccl.capacity : 16;
-        ncclComm_t *handles = realloc(nccl.handles, capacity * sizeof *handles);
-        if (!handles) {
-            (void)weft_nccl()->CommAbort(handle);
-            return WEFT_ERROR(WEFT_MEMORY, "no memory for %zu communicators", capacity);
-        }
-        nccl.handles = handles;
-        nccl.capacity = capacity;
+    const weft_status status =
+        WEFT_GROW(nccl.handles, nccl.capacity, nccl.num_handles + 1, "communicators");
+    if (status != WEFT_OK) {
+        (void)weft_nccl()->CommAbort(handle);
+        return status;
     }
     nccl.handles[nccl.num_handles++] = handle;
     return WEFT_OK;

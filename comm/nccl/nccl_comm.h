@@ -52,8 +52,6 @@ typedef struct weft_nccl_comm {
 } weft_nccl_comm;
 
 /* nccl_run.c */
-/* NULL if it is another backend's. */
-weft_nccl_comm *weft_nccl_of(weft_comm *comm);
 weft_status weft_nccl_enqueue(weft_lane *lane, const weft_comm_op *op) WEFT_CHECKED;
 weft_status weft_nccl_run_on_host(const weft_comm_op *op) WEFT_CHECKED;
 

@@ -166,7 +166,8 @@ static weft_status nccl_post_sharded(weft_nccl_comm *between, weft_nccl_comm *in
 
 /* --- which way an operation goes ----------------------------------------------------------- */
 
-weft_nccl_comm *weft_nccl_of(weft_comm *comm)
+/* NULL if it is another backend's. */
+static weft_nccl_comm *nccl_of(weft_comm *comm)
 {
     return comm->ops->enqueue == weft_nccl_enqueue ? (weft_nccl_comm *)comm : NULL;
 }
@@ -176,9 +177,9 @@ weft_nccl_comm *weft_nccl_of(weft_comm *comm)
 static weft_comm_op on_host(const weft_comm_op *op)
 {
     weft_comm_op host = *op;
-    host.comm = weft_nccl_of(op->comm)->host;
-    if (op->inside && weft_nccl_of(op->inside))
-        host.inside = weft_nccl_of(op->inside)->host;
+    host.comm = nccl_of(op->comm)->host;
+    if (op->inside && nccl_of(op->inside))
+        host.inside = nccl_of(op->inside)->host;
     return host;
 }
 
@@ -204,7 +205,7 @@ static bool goes_by_nccl(const weft_lane *lane, const weft_comm_op *op)
     if ((op->kind == WEFT_COMM_SEND || op->kind == WEFT_COMM_RECV) &&
         !pair_with((weft_nccl_comm *)op->comm, op->peer))
         return false;
-    if (op->inside && op->inside->size > 1 && !weft_nccl_of(op->inside))
+    if (op->inside && op->inside->size > 1 && !nccl_of(op->inside))
         return false;
     if (!op->send && !op->recv)
         return true;
@@ -359,7 +360,7 @@ static weft_status post(weft_nccl_comm *comm, const weft_comm_op *op, cudaStream
     case WEFT_COMM_ALL_TO_ALL_SHARDED:
         if (op->inside->size == 1)
             return post_rows(comm, op, stream);
-        return nccl_post_sharded(comm, weft_nccl_of(op->inside), op, stream);
+        return nccl_post_sharded(comm, nccl_of(op->inside), op, stream);
     case WEFT_COMM_SEND:
     case WEFT_COMM_RECV:
         return post_message(comm, op, stream);

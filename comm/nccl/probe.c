@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/nccl/version.h"
+#include "comm/nccl/nccl.h"
 
 const char *weft_nccl_version(int code, char text[32])
 {

@@ -1,17 +1,179 @@
 /* Reads a cluster from its JSON file. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/cluster/internal.h"
+#include "core/json.h"
 #include "core/options/options.h"
+
+/* --- single values: errors name their place -------------------------------------------------- */
+
+typedef struct reader {
+    weft_option_source source;
+    weft_arena *arena;
+} reader;
+
+/* An object's members by the names it may have. A member that is missing has a span of 0 bytes. */
+typedef struct members {
+    const char *path; /* NULL: the file's own */
+    const char *const *names;
+    size_t count;
+    weft_json_span *values;
+    weft_json_span *keys;
+} members;
+
+/* FAULT(r, at, path, key, "%g is odd", x): the error with FILE:line:column of `at` and the path of
+ * a key. */
+#define FAULT(r, ...) WEFT_OPTION_FAULT(&(r)->source, __VA_ARGS__)
+
+/* "points[3]". */
+typedef struct element_name {
+    char text[48];
+} element_name;
+
+/* Reads an array of at most `most` elements into the cluster; *count: of those that are read. */
+typedef struct array_rule {
+    const char *path, *key;
+    int most;
+    weft_status (*read)(const reader *r, weft_json_span element, int index, weft_cluster *cluster);
+} array_rule;
+
+/* Errors of all: WEFT_CONFIG, one line with the place. */
+static weft_status want(const reader *r, weft_json_span value, weft_json_kind kind,
+                        const char *what, const char *path, const char *key)
+{
+    if (weft_json_kind_of(value) == kind)
+        return WEFT_OK;
+    return FAULT(r, value.start, path, key, "expected %s, got %s", what,
+                 weft_json_kind_text(value));
+}
+
+static weft_status unknown_key(const reader *r, const members *m, weft_json_span span,
+                               const char *key)
+{
+    const char *near = weft_nearest_name(key, m->names, m->count);
+    if (near)
+        return FAULT(r, span.start, m->path, key, "unknown key; did you mean %s%s%s?",
+                     m->path ? m->path : "", m->path ? "." : "", near);
+    char list[256] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < m->count && used < sizeof list; i++)
+        used +=
+            (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", m->names[i]);
+    return FAULT(r, span.start, m->path, key, "unknown key; the keys are %s", list);
+}
+
+static weft_status read_members(const reader *r, weft_json_span object, members *m)
+{
+    const char *cursor = NULL;
+    weft_json_span key_span, value;
+    while (weft_json_next(object, &cursor, &key_span, &value)) {
+        const char *key;
+        weft_status status = weft_json_string(key_span, r->arena, &key);
+        if (status == WEFT_CONFIG) {
+            return weft_option_fault(&r->source, key_span.start, m->path, NULL, status);
+        }
+        WEFT_TRY(status);
+        size_t i = 0;
+        while (i < m->count && strcmp(m->names[i], key) != 0)
+            i++;
+        if (i == m->count)
+            return unknown_key(r, m, key_span, key);
+        if (m->values[i].bytes) {
+            int line, column;
+            weft_json_position(r->source.text, m->keys[i].start, &line, &column);
+            return FAULT(r, key_span.start, m->path, key,
+                         "given twice; first at line %d, column %d", line, column);
+        }
+        m->keys[i] = key_span;
+        m->values[i] = value;
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_number(const reader *r, weft_json_span value, const char *path,
+                               const char *key, double *out)
+{
+    WEFT_TRY(want(r, value, WEFT_JSON_NUMBER, "a number", path, key));
+    *out = strtod(value.start, NULL); /* what follows a number in JSON is no part of one */
+    if (isfinite(*out))
+        return WEFT_OK;
+    return FAULT(r, value.start, path, key, "%.*s is too large",
+                 (int)(value.bytes < 40 ? value.bytes : 40), value.start);
+}
+
+/* Reads a whole number from 1 to 1000000. */
+static weft_status read_count(const reader *r, weft_json_span value, const char *path,
+                              const char *key, int *out)
+{
+    double number;
+    WEFT_TRY(read_number(r, value, path, key, &number));
+    if (number < 1 || number > 1e6 || number != floor(number))
+        return FAULT(r, value.start, path, key, "%g is not a whole number of 1 to 1000000", number);
+    *out = (int)number;
+    return WEFT_OK;
+}
+
+/* `text` has room for `bytes`. */
+static weft_status read_string(const reader *r, weft_json_span value, const char *path,
+                               const char *key, char *text, size_t bytes)
+{
+    const char *string;
+    WEFT_TRY(want(r, value, WEFT_JSON_STRING, "a string", path, key));
+    weft_status status = weft_json_string(value, r->arena, &string);
+    if (status == WEFT_CONFIG)
+        return weft_option_fault(&r->source, value.start, path, key, status);
+    WEFT_TRY(status);
+    if (strlen(string) >= bytes)
+        return FAULT(r, value.start, path, key, "longer than %zu bytes", bytes - 1);
+    snprintf(text, bytes, "%s", string);
+    return WEFT_OK;
+}
+
+static element_name element_of(const char *array, int index)
+{
+    element_name e;
+    snprintf(e.text, sizeof e.text, "%s[%d]", array, index);
+    return e;
+}
+
+static weft_status read_array(const reader *r, weft_json_span array, const array_rule *of,
+                              const char *what, weft_cluster *cluster, int *count)
+{
+    const char *cursor = NULL;
+    weft_json_span element;
+    WEFT_TRY(want(r, array, WEFT_JSON_ARRAY, what, of->path, of->key));
+    while (weft_json_next(array, &cursor, NULL, &element)) {
+        if (*count == of->most)
+            return FAULT(r, element.start, of->path, of->key, "at most %d %s", of->most, of->key);
+        WEFT_TRY(of->read(r, element, *count, cluster));
+        ++*count;
+    }
+    return WEFT_OK;
+}
+
+/* Reads an array of exactly `num` numbers. */
+static weft_status read_numbers(const reader *r, weft_json_span array, const char *path,
+                                const char *key, int num, const char *what, double *out)
+{
+    const char *cursor = NULL;
+    weft_json_span value;
+    int count = 0;
+    WEFT_TRY(want(r, array, WEFT_JSON_ARRAY, what, path, key));
+    for (; weft_json_next(array, &cursor, NULL, &value); count++)
+        if (count < num)
+            WEFT_TRY(read_number(r, value, path, key, &out[count]));
+    if (count == num)
+        return WEFT_OK;
+    return FAULT(r, array.start, path, key, "expected %s, got %d numbers", what, count);
+}
 
 /* --- the sections of hardware ---------------------------------------------------------------- */
 
 /* The tables of core/cluster/hardware.h say
  * what they may hold: a section's keys are the next words of the paths that begin with it. */
-
-typedef weft_cluster_reader reader;
 
 const char *const weft_cluster_sections[WEFT_CLUSTER_NUM_SECTIONS] = {
     "device", "inside", "between", "host", "storage", "node"};
@@ -92,7 +254,7 @@ static weft_status read_figure(const reader *r, weft_json_span value, const char
                                const char *key, weft_figure figure, target *to)
 {
     double number, meant;
-    WEFT_TRY(weft_cluster_number_read(r, value, path, key, &number));
+    WEFT_TRY(read_number(r, value, path, key, &number));
     const char *unit = weft_figure_unit(figure), *space = *unit ? " " : "";
     if (!weft_figure_is_plausible(figure, number, &meant)) {
         char text[32];
@@ -124,17 +286,15 @@ static weft_status read_shares(const reader *r, weft_json_span array, const char
     const char *cursor = NULL;
     weft_json_span pair;
     weft_share_curve curve = {0};
-    WEFT_TRY(
-        weft_cluster_want(r, array, WEFT_JSON_ARRAY, "an array of [volume, share]", path, key));
+    WEFT_TRY(want(r, array, WEFT_JSON_ARRAY, "an array of [volume, share]", path, key));
     while (weft_json_next(array, &cursor, NULL, &pair)) {
         int n = curve.num_points;
-        weft_cluster_element element = weft_cluster_element_of(key, n);
+        element_name element = element_of(key, n);
         double point[2];
         if (n == WEFT_SHARE_CURVE_MAX_POINTS)
             return FAULT(r, pair.start, path, element.text, "an efficiency has at most %d points",
                          WEFT_SHARE_CURVE_MAX_POINTS);
-        WEFT_TRY(
-            weft_cluster_numbers_read(r, pair, path, element.text, 2, "[volume, share]", point));
+        WEFT_TRY(read_numbers(r, pair, path, element.text, 2, "[volume, share]", point));
         double before = n > 0 ? curve.volume[n - 1] : 0;
         if (point[0] > most)
             return FAULT(r, pair.start, path, element.text, "a volume of %g %s: FLOPs?", point[0],
@@ -168,20 +328,20 @@ static weft_status read_level(const reader *r, weft_json_span object, int index,
     weft_json_span values[COUNT] = {{0}}, keys[COUNT] = {{0}};
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "between.levels[%d]", index);
-    weft_cluster_members m = {path, names, COUNT, values, keys};
-    WEFT_TRY(weft_cluster_want(r, object, WEFT_JSON_OBJECT, "an object", path, NULL));
-    WEFT_TRY(weft_cluster_members_read(r, object, &m));
+    members m = {path, names, COUNT, values, keys};
+    WEFT_TRY(want(r, object, WEFT_JSON_OBJECT, "an object", path, NULL));
+    WEFT_TRY(read_members(r, object, &m));
     weft_network_level level = {0};
     for (int i = 0; i < COUNT; i++)
         if (!values[i].bytes)
             return FAULT(r, object.start, path, names[i], "missing");
     int before = index > 0 ? cluster->levels[index - 1].nodes : 1;
-    WEFT_TRY(weft_cluster_count_read(r, values[NODES], path, names[NODES], &level.nodes));
+    WEFT_TRY(read_count(r, values[NODES], path, names[NODES], &level.nodes));
     if (level.nodes <= before)
         return FAULT(r, values[NODES].start, path, names[NODES],
                      "%d nodes, where the level below joins %d", level.nodes, before);
-    WEFT_TRY(weft_cluster_number_read(r, values[OVERSUBSCRIPTION], path, names[OVERSUBSCRIPTION],
-                                      &level.oversubscription));
+    WEFT_TRY(read_number(r, values[OVERSUBSCRIPTION], path, names[OVERSUBSCRIPTION],
+                         &level.oversubscription));
     if (!(level.oversubscription >= 1 && level.oversubscription <= 1000))
         return FAULT(r, values[OVERSUBSCRIPTION].start, path, names[OVERSUBSCRIPTION],
                      "%g, where 1 (all of the bandwidth) to 1000 are possible",
@@ -190,7 +350,7 @@ static weft_status read_level(const reader *r, weft_json_span object, int index,
     return WEFT_OK;
 }
 
-static const weft_cluster_array levels = {"between", "levels", WEFT_MAX_LEVELS, read_level};
+static const array_rule levels = {"between", "levels", WEFT_MAX_LEVELS, read_level};
 
 static weft_status read_leaf(const reader *r, weft_json_span value, const char *path,
                              const char *key, int leaf, target *to)
@@ -198,16 +358,16 @@ static weft_status read_leaf(const reader *r, weft_json_span value, const char *
     if (leaf < WEFT_NUM_FIGURES)
         return read_figure(r, value, path, key, (weft_figure)leaf, to);
     if (leaf == LEVELS_LEAF)
-        return weft_cluster_array_read(r, value, &levels, "an array of levels", to->cluster,
-                                       &to->cluster->num_levels);
+        return read_array(r, value, &levels, "an array of levels", to->cluster,
+                          &to->cluster->num_levels);
     if (leaf == CURRENCY_LEAF)
-        return weft_cluster_string_read(r, value, path, key, to->cluster->currency,
-                                        sizeof to->cluster->currency);
+        return read_string(r, value, path, key, to->cluster->currency,
+                           sizeof to->cluster->currency);
     if (leaf == NAME_LEAF) {
         if (to->group)
             to->group->own_name = true;
-        return weft_cluster_string_read(r, value, path, key, to->hardware->device_name,
-                                        sizeof to->hardware->device_name);
+        return read_string(r, value, path, key, to->hardware->device_name,
+                           sizeof to->hardware->device_name);
     }
     int kind = leaf - WEFT_NUM_FIGURES;
     if (to->group)
@@ -225,9 +385,9 @@ static weft_status read_section(const reader *r, weft_json_span object, const ch
     char shown[PATH_BYTES], below[PATH_BYTES];
     list_children(path, &names);
     snprintf(shown, sizeof shown, "%s%s", to->prefix, path);
-    weft_cluster_members m = {shown, names.names, names.count, values, keys};
-    WEFT_TRY(weft_cluster_want(r, object, WEFT_JSON_OBJECT, "an object", shown, NULL));
-    WEFT_TRY(weft_cluster_members_read(r, object, &m));
+    members m = {shown, names.names, names.count, values, keys};
+    WEFT_TRY(want(r, object, WEFT_JSON_OBJECT, "an object", shown, NULL));
+    WEFT_TRY(read_members(r, object, &m));
     for (size_t i = 0; i < names.count; i++) {
         if (!values[i].bytes)
             continue;
@@ -257,8 +417,8 @@ static weft_status check_hardware(const reader *r, const char *at, const target 
 }
 
 /* Reads one of them into the cluster. */
-static weft_status cluster_section_read(const weft_cluster_reader *r, weft_json_span object,
-                                        int section, weft_cluster *cluster)
+static weft_status read_top_section(const reader *r, weft_json_span object, int section,
+                                    weft_cluster *cluster)
 {
     target to = {"", cluster, &cluster->hardware, NULL};
     WEFT_TRY(read_section(r, object, weft_cluster_sections[section], &to));
@@ -278,14 +438,14 @@ static weft_status read_group(const reader *r, weft_json_span object, int index,
         names[i + 1] = weft_cluster_sections[i];
     snprintf(path, sizeof path, "groups[%d]", index);
     snprintf(prefix, sizeof prefix, "groups[%d].", index);
-    weft_cluster_members m = {path, names, COUNT, values, keys};
-    WEFT_TRY(weft_cluster_want(r, object, WEFT_JSON_OBJECT, "an object", path, NULL));
-    WEFT_TRY(weft_cluster_members_read(r, object, &m));
+    members m = {path, names, COUNT, values, keys};
+    WEFT_TRY(want(r, object, WEFT_JSON_OBJECT, "an object", path, NULL));
+    WEFT_TRY(read_members(r, object, &m));
     weft_node_group *group = &cluster->groups[index];
     *group = (weft_node_group){.hardware = cluster->hardware};
     if (!values[0].bytes)
         return FAULT(r, object.start, path, names[0], "missing");
-    WEFT_TRY(weft_cluster_count_read(r, values[0], path, names[0], &group->num_nodes));
+    WEFT_TRY(read_count(r, values[0], path, names[0], &group->num_nodes));
     target to = {prefix, cluster, &group->hardware, group};
     for (int i = 1; i < COUNT; i++)
         if (values[i].bytes)
@@ -293,13 +453,12 @@ static weft_status read_group(const reader *r, weft_json_span object, int index,
     return check_hardware(r, object.start, &to);
 }
 
-static weft_status cluster_groups_read(const weft_cluster_reader *r, weft_json_span array,
-                                       weft_cluster *cluster)
+static weft_status read_groups(const reader *r, weft_json_span array, weft_cluster *cluster)
 {
-    static const weft_cluster_array groups = {NULL, "groups", WEFT_MAX_NODE_GROUPS, read_group};
+    static const array_rule groups = {NULL, "groups", WEFT_MAX_NODE_GROUPS, read_group};
     long long num_nodes = 0;
-    WEFT_TRY(weft_cluster_array_read(r, array, &groups, "an array of groups of nodes", cluster,
-                                     &cluster->num_groups));
+    WEFT_TRY(read_array(r, array, &groups, "an array of groups of nodes", cluster,
+                        &cluster->num_groups));
     for (int n = 0; n < cluster->num_groups; n++)
         num_nodes += cluster->groups[n].num_nodes;
     if (cluster->num_groups == 0 || num_nodes == cluster->num_nodes)
@@ -362,11 +521,11 @@ static weft_status read_source(const reader *r, weft_json_span array, weft_sourc
     const char *cursor = NULL;
     weft_json_span value;
     int n = 0;
-    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, path, source->key));
+    WEFT_TRY(want(r, array, WEFT_JSON_ARRAY, what, path, source->key));
     for (; weft_json_next(array, &cursor, NULL, &value); n++) {
         char class_[16];
         if (n == 0) {
-            WEFT_TRY(weft_cluster_string_read(r, value, path, source->key, class_, sizeof class_));
+            WEFT_TRY(read_string(r, value, path, source->key, class_, sizeof class_));
             int c = 0;
             while (c < WEFT_NUM_SOURCE_CLASSES &&
                    (c == WEFT_SOURCE_SCALED ||
@@ -377,10 +536,9 @@ static weft_status read_source(const reader *r, weft_json_span array, weft_sourc
                              "expected measured, datasheet, published or assumed");
             source->class_ = (weft_source_class)c;
         } else if (n == 1) {
-            WEFT_TRY(weft_cluster_string_read(r, value, path, source->key, source->where,
-                                              sizeof source->where));
+            WEFT_TRY(read_string(r, value, path, source->key, source->where, sizeof source->where));
         } else if (n == 2) {
-            WEFT_TRY(weft_cluster_number_read(r, value, path, source->key, &source->spread));
+            WEFT_TRY(read_number(r, value, path, source->key, &source->spread));
             if (!(source->spread >= 0 && source->spread <= 10))
                 return FAULT(r, value.start, path, source->key,
                              "a spread of %g, where 0.05 is five per cent", source->spread);
@@ -392,16 +550,15 @@ static weft_status read_source(const reader *r, weft_json_span array, weft_sourc
 }
 
 /* Read "groups", after all sections, and "sources", after everything else. */
-static weft_status cluster_sources_read(const weft_cluster_reader *r, weft_json_span object,
+static weft_status cluster_sources_read(const reader *r, weft_json_span object,
                                         weft_cluster *cluster)
 {
     const char *cursor = NULL;
     weft_json_span key, value;
-    WEFT_TRY(
-        weft_cluster_want(r, object, WEFT_JSON_OBJECT, "an object of sources", NULL, "sources"));
+    WEFT_TRY(want(r, object, WEFT_JSON_OBJECT, "an object of sources", NULL, "sources"));
     while (weft_json_next(object, &cursor, &key, &value)) {
         weft_source source = {.spread = 0};
-        WEFT_TRY(weft_cluster_string_read(r, key, "sources", NULL, source.key, sizeof source.key));
+        WEFT_TRY(read_string(r, key, "sources", NULL, source.key, sizeof source.key));
         if (find_leaf(source.key) < NUM_LEAVES && !gives(cluster, source.key))
             return FAULT(r, key.start, "sources", source.key,
                          "%s is missing; give it, or take its source away", source.key);
@@ -419,13 +576,12 @@ static weft_status cluster_sources_read(const weft_cluster_reader *r, weft_json_
     return WEFT_OK;
 }
 
-typedef weft_cluster_reader reader;
-typedef weft_cluster_members members;
+typedef reader reader;
 
 static weft_status read_positive(const reader *r, weft_json_span value, const char *path,
                                  const char *key, double *out)
 {
-    WEFT_TRY(weft_cluster_number_read(r, value, path, key, out));
+    WEFT_TRY(read_number(r, value, path, key, out));
     if (*out > 0)
         return WEFT_OK;
     return FAULT(r, value.start, path, key, "%g is not positive", *out);
@@ -452,16 +608,14 @@ static weft_status read_points(const reader *r, weft_json_span array, const char
     const char *cursor = NULL;
     weft_json_span pair;
     int n = 0;
-    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, "an array of [volume, microseconds]",
-                               path, "points"));
+    WEFT_TRY(want(r, array, WEFT_JSON_ARRAY, "an array of [volume, microseconds]", path, "points"));
     for (; weft_json_next(array, &cursor, NULL, &pair); n++) {
-        weft_cluster_element key = weft_cluster_element_of("points", n);
+        element_name key = element_of("points", n);
         double point[2];
         if (n == WEFT_CURVE_MAX_POINTS)
             return FAULT(r, pair.start, path, key.text, "a curve has at most %d points",
                          WEFT_CURVE_MAX_POINTS);
-        WEFT_TRY(
-            weft_cluster_numbers_read(r, pair, path, key.text, 2, "[volume, microseconds]", point));
+        WEFT_TRY(read_numbers(r, pair, path, key.text, 2, "[volume, microseconds]", point));
         if (point[0] < 0 || (n > 0 && point[0] <= curve->volume[n - 1]))
             return FAULT(r, pair.start, path, key.text, "the volume %g does not rise above %g",
                          point[0], n > 0 ? curve->volume[n - 1] : 0.0);
@@ -501,10 +655,10 @@ static weft_status read_cost(const reader *r, weft_json_span object, const char 
     char path[64];
     snprintf(path, sizeof path, "costs.%s", name);
     members m = {path, names, is_gemm ? COUNT : WIDTH, values, keys};
-    WEFT_TRY(weft_cluster_want(r, object, WEFT_JSON_OBJECT, "an object", path, NULL));
-    WEFT_TRY(weft_cluster_members_read(r, object, &m));
+    WEFT_TRY(want(r, object, WEFT_JSON_OBJECT, "an object", path, NULL));
+    WEFT_TRY(read_members(r, object, &m));
     if (values[WIDTH].bytes)
-        WEFT_TRY(weft_cluster_count_read(r, values[WIDTH], path, names[WIDTH], &out->width));
+        WEFT_TRY(read_count(r, values[WIDTH], path, names[WIDTH], &out->width));
     if (values[PEAK].bytes)
         WEFT_TRY(read_positive(r, values[PEAK], path, names[PEAK], &out->peak));
     if (values[PEAK].bytes)
@@ -524,7 +678,7 @@ static weft_status read_cost(const reader *r, weft_json_span object, const char 
     if (!values[PEAK].bytes)
         return FAULT(r, object.start, path, NULL, "latency_us needs a peak beside it");
     double latency_us;
-    WEFT_TRY(weft_cluster_number_read(r, values[LATENCY], path, names[LATENCY], &latency_us));
+    WEFT_TRY(read_number(r, values[LATENCY], path, names[LATENCY], &latency_us));
     if (latency_us < 0)
         return FAULT(r, values[LATENCY].start, path, names[LATENCY], "%g µs is not a time",
                      latency_us);
@@ -539,8 +693,8 @@ static weft_status read_costs(const reader *r, weft_json_span object, weft_cost 
     members m = {"costs", names, WEFT_NUM_COSTS, values, keys};
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         names[i] = weft_cost_text((weft_cost_kind)i);
-    WEFT_TRY(weft_cluster_want(r, object, WEFT_JSON_OBJECT, "an object of costs", m.path, NULL));
-    WEFT_TRY(weft_cluster_members_read(r, object, &m));
+    WEFT_TRY(want(r, object, WEFT_JSON_OBJECT, "an object of costs", m.path, NULL));
+    WEFT_TRY(read_members(r, object, &m));
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         if (values[i].bytes)
             WEFT_TRY(read_cost(r, values[i], names[i], (weft_cost_kind)i, &costs[i]));
@@ -553,13 +707,13 @@ static weft_status read_interference(const reader *r, weft_json_span array, weft
     const char *cursor = NULL;
     weft_json_span row;
     int y = 0;
-    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, NULL, key));
+    WEFT_TRY(want(r, array, WEFT_JSON_ARRAY, what, NULL, key));
     for (; weft_json_next(array, &cursor, NULL, &row); y++) {
-        weft_cluster_element name = weft_cluster_element_of(key, y);
+        element_name name = element_of(key, y);
         if (y >= WEFT_NUM_WORK_CLASSES)
             continue;
-        WEFT_TRY(weft_cluster_numbers_read(r, row, NULL, name.text, WEFT_NUM_WORK_CLASSES + 1,
-                                           "four numbers", out->alpha[y]));
+        WEFT_TRY(read_numbers(r, row, NULL, name.text, WEFT_NUM_WORK_CLASSES + 1, "four numbers",
+                              out->alpha[y]));
         for (int x = 0; x <= WEFT_WORK_ALL; x++) {
             double alpha = out->alpha[y][x];
             if (!(alpha > 0 && alpha <= 2))
@@ -590,17 +744,17 @@ static weft_status read_product(const reader *r, weft_json_span array, int index
 {
     static const char what[] = "[type, m, n, k, microseconds]";
     enum { TYPE, M, US = 4, COUNT };
-    weft_cluster_element key = weft_cluster_element_of("products", index);
+    element_name key = element_of("products", index);
     const char *cursor = NULL;
     weft_json_span value;
     weft_product product = {.kind = WEFT_COST_GEMM_FP32};
     double *const numbers[COUNT] = {[M] = &product.m, &product.n, &product.k, &product.us};
     int n = 0;
-    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, NULL, key.text));
+    WEFT_TRY(want(r, array, WEFT_JSON_ARRAY, what, NULL, key.text));
     for (; weft_json_next(array, &cursor, NULL, &value); n++) {
         char type[8];
         if (n == TYPE) {
-            WEFT_TRY(weft_cluster_string_read(r, value, NULL, key.text, type, sizeof type));
+            WEFT_TRY(read_string(r, value, NULL, key.text, type, sizeof type));
             if (strcmp(type, "bf16") == 0)
                 product.kind = WEFT_COST_GEMM_BF16;
             else if (strcmp(type, "fp32") != 0)
@@ -628,20 +782,20 @@ static weft_status read_operation(const reader *r, weft_json_span array, int ind
 {
     static const char what[] = "[module, phase, type, volume, microseconds]";
     enum { MODULE, PHASE, TYPE, VOLUME, US, COUNT };
-    weft_cluster_element key = weft_cluster_element_of("operations", index);
+    element_name key = element_of("operations", index);
     weft_timed_operation o = {.dtype = WEFT_F32};
     const char *cursor = NULL;
     weft_json_span value;
     int n = 0, phase = 0;
-    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, NULL, key.text));
+    WEFT_TRY(want(r, array, WEFT_JSON_ARRAY, what, NULL, key.text));
     for (; weft_json_next(array, &cursor, NULL, &value); n++) {
         char text[24];
         if (n == MODULE)
-            WEFT_TRY(weft_cluster_string_read(r, value, NULL, key.text, o.module, sizeof o.module));
+            WEFT_TRY(read_string(r, value, NULL, key.text, o.module, sizeof o.module));
         else if (n == VOLUME || n == US)
             WEFT_TRY(read_positive(r, value, NULL, key.text, n == US ? &o.us : &o.volume));
         else if (n < COUNT)
-            WEFT_TRY(weft_cluster_string_read(r, value, NULL, key.text, text, sizeof text));
+            WEFT_TRY(read_string(r, value, NULL, key.text, text, sizeof text));
         if (n == PHASE) {
             while (phase < WEFT_NUM_PHASES && strcmp(text, weft_phase_text(phase)) != 0)
                 phase++;
@@ -660,9 +814,9 @@ static weft_status read_operation(const reader *r, weft_json_span array, int ind
     return WEFT_OK;
 }
 
-static const weft_cluster_array products = {NULL, "products", WEFT_MAX_PRODUCTS, read_product},
-                                operations = {NULL, "operations", WEFT_MAX_TIMED_OPERATIONS,
-                                              read_operation};
+static const array_rule products = {NULL, "products", WEFT_MAX_PRODUCTS, read_product},
+                        operations = {NULL, "operations", WEFT_MAX_TIMED_OPERATIONS,
+                                      read_operation};
 
 static weft_status read_root(const reader *r, weft_json_span root, weft_cluster *out)
 {
@@ -686,32 +840,31 @@ static weft_status read_root(const reader *r, weft_json_span root, weft_cluster 
     for (int i = 0; i < WEFT_CLUSTER_NUM_SECTIONS; i++)
         names[SECTIONS + i] = weft_cluster_sections[i];
     members m = {NULL, names, COUNT, values, keys};
-    WEFT_TRY(weft_cluster_want(r, root, WEFT_JSON_OBJECT, "an object", NULL, NULL));
-    WEFT_TRY(weft_cluster_members_read(r, root, &m));
+    WEFT_TRY(want(r, root, WEFT_JSON_OBJECT, "an object", NULL, NULL));
+    WEFT_TRY(read_members(r, root, &m));
     if (values[NAME].bytes)
-        WEFT_TRY(weft_cluster_string_read(r, values[NAME], NULL, names[NAME], out->name,
-                                          sizeof out->name));
+        WEFT_TRY(read_string(r, values[NAME], NULL, names[NAME], out->name, sizeof out->name));
     for (int i = NODES; i <= RANKS; i++) {
         if (!values[i].bytes)
             return FAULT(r, root.start, NULL, names[i], "missing");
-        WEFT_TRY(weft_cluster_count_read(r, values[i], NULL, names[i],
-                                         i == NODES ? &out->num_nodes : &out->ranks_per_node));
+        WEFT_TRY(read_count(r, values[i], NULL, names[i],
+                            i == NODES ? &out->num_nodes : &out->ranks_per_node));
     }
     if (values[COSTS].bytes)
         WEFT_TRY(read_costs(r, values[COSTS], out->costs));
     if (values[INTERFERENCE].bytes)
         WEFT_TRY(read_interference(r, values[INTERFERENCE], &out->interference));
     if (values[PRODUCTS].bytes)
-        WEFT_TRY(weft_cluster_array_read(r, values[PRODUCTS], &products, "an array of products",
-                                         out, &out->num_products));
+        WEFT_TRY(read_array(r, values[PRODUCTS], &products, "an array of products", out,
+                            &out->num_products));
     if (values[OPERATIONS].bytes)
-        WEFT_TRY(weft_cluster_array_read(r, values[OPERATIONS], &operations,
-                                         "an array of operations", out, &out->num_operations));
+        WEFT_TRY(read_array(r, values[OPERATIONS], &operations, "an array of operations", out,
+                            &out->num_operations));
     for (int i = 0; i < WEFT_CLUSTER_NUM_SECTIONS; i++)
         if (values[SECTIONS + i].bytes)
-            WEFT_TRY(cluster_section_read(r, values[SECTIONS + i], i, out));
+            WEFT_TRY(read_top_section(r, values[SECTIONS + i], i, out));
     if (values[GROUPS].bytes)
-        WEFT_TRY(cluster_groups_read(r, values[GROUPS], out));
+        WEFT_TRY(read_groups(r, values[GROUPS], out));
     if (values[SOURCES].bytes)
         WEFT_TRY(cluster_sources_read(r, values[SOURCES], out));
     return WEFT_OK;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/grow.h"
 #include "core/dataset/internal.h"
 #include "core/file.h"
 #include "core/rng.h"
@@ -106,15 +107,8 @@ static weft_status check_header(weft_dataset *d, const weft_file *idx)
 
 static weft_status add_extent(weft_dataset *d, uint64_t offset_bytes)
 {
-    if (d->num_extents == d->capacity_extents) {
-        size_t capacity = d->capacity_extents ? 2 * d->capacity_extents : 1;
-        extent *larger = realloc(d->extents, capacity * sizeof(*larger));
-        if (!larger)
-            return WEFT_ERROR(WEFT_MEMORY, "%s.idx: no memory for its %zu extents", d->prefix,
-                              capacity);
-        d->extents = larger;
-        d->capacity_extents = capacity;
-    }
+    WEFT_TRY(
+        WEFT_GROW(d->extents, d->capacity_extents, d->num_extents + 1, "extents of a dataset"));
     d->extents[d->num_extents++] = (extent){d->num_tokens, offset_bytes};
     return WEFT_OK;
 }
@@ -200,9 +194,7 @@ static weft_status check_documents(const weft_dataset *d, const weft_file *idx)
 static weft_status open_part(const char *prefix, const char *suffix, weft_file *out)
 {
     char path[4096];
-    int bytes = snprintf(path, sizeof(path), "%s%s", prefix, suffix);
-    if (bytes < 0 || (size_t)bytes >= sizeof(path))
-        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", prefix);
+    WEFT_TRY(weft_path_print(path, sizeof path, "%s%s", prefix, suffix));
     return weft_file_open(path, out);
 }
 

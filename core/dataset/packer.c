@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/grow.h"
 #include "core/dataset/dataset.h"
 
 /* Documents of so many tokens are packed at once. */
@@ -203,33 +204,13 @@ static weft_status pack(weft_packer *p)
     return WEFT_OK;
 }
 
-static weft_status grow(void **array, size_t each, size_t wanted, size_t *capacity)
-{
-    const size_t larger = 2 * *capacity > wanted ? 2 * *capacity : wanted;
-    void *memory = realloc(*array, larger * each);
-    if (!memory)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory to pack %zu tokens", larger);
-    *array = memory;
-    *capacity = larger;
-    return WEFT_OK;
-}
-
 static weft_status reserve(weft_packer *p, size_t count)
 {
-    size_t capacity = p->capacity_tokens;
-    void *tokens = p->tokens, *bears = p->bears, *documents = p->documents;
-    if (p->num_documents == p->capacity_documents) {
-        WEFT_TRY(grow(&documents, sizeof *p->documents, p->num_documents + 1024,
-                      &p->capacity_documents));
-        p->documents = documents;
-    }
-    if (p->num_tokens + count <= capacity)
-        return WEFT_OK;
-    WEFT_TRY(grow(&tokens, sizeof *p->tokens, p->num_tokens + count, &capacity));
-    p->tokens = tokens;
-    WEFT_TRY(grow(&bears, sizeof *p->bears, p->num_tokens + count, &p->capacity_tokens));
-    p->bears = bears;
-    return WEFT_OK;
+    size_t capacity = p->capacity_tokens; /* the same for both */
+    const size_t wanted = p->num_tokens + count;
+    WEFT_TRY(WEFT_GROW(p->documents, p->capacity_documents, p->num_documents + 1, "documents"));
+    WEFT_TRY(WEFT_GROW(p->tokens, capacity, wanted, "tokens to pack"));
+    return WEFT_GROW(p->bears, p->capacity_tokens, wanted, "tokens to pack");
 }
 
 weft_status weft_packer_add(weft_packer *p, const int32_t *tokens, const int32_t *bears,

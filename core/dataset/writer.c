@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/grow.h"
 #include "core/dataset/dataset.h"
 #include "core/dataset/internal.h"
 
@@ -24,7 +25,8 @@ struct weft_dataset_writer {
     int lock; /* of bin_temporary, by which both are this writer's; -1: they are not */
     int64_t vocab_size;
     int32_t *lengths; /* one sequence a document */
-    uint64_t num_documents, capacity;
+    uint64_t num_documents;
+    size_t capacity;
 };
 
 /* malloc'd text. */
@@ -169,15 +171,7 @@ weft_status weft_dataset_writer_add_masked(weft_dataset_writer *w, const int32_t
                               " is outside the vocabulary of %" PRId64,
                               w->prefix, tokens[i], w->num_documents, w->vocab_size);
     }
-    if (w->num_documents == w->capacity) {
-        uint64_t capacity = w->capacity ? 2 * w->capacity : 1024;
-        int32_t *larger = realloc(w->lengths, capacity * sizeof(*larger));
-        if (!larger)
-            return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for %" PRIu64 " documents", w->prefix,
-                              capacity);
-        w->lengths = larger;
-        w->capacity = capacity;
-    }
+    WEFT_TRY(WEFT_GROW(w->lengths, w->capacity, w->num_documents + 1, "documents"));
     WEFT_TRY(write_tokens(w, tokens, count));
     WEFT_TRY(write_mask(w, bears, count));
     w->lengths[w->num_documents++] = (int32_t)count;

@@ -61,8 +61,8 @@ void weft_lane_mark_experts(weft_lane *lane, bool are_experts);
  * time instead. */
 bool weft_pace_passes_over(const weft_lane *lane);
 weft_status weft_pace_pass(weft_lane *lane, const char *label, double flops) WEFT_CHECKED;
-/* On a lane's own thread, before a kernel and after it. end waits as WEFT_PACE_ALL has it. */
-int64_t weft_pace_start_ns(void);
+/* On a lane's own thread, after a kernel that began at a time of weft_now_ns. Waits as
+ * WEFT_PACE_ALL has it. */
 void weft_pace_end(int64_t start_ns, double flops);
 
 /* Around a copy of `bytes` over the paced link, on any thread. start gives the time at which the

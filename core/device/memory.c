@@ -6,6 +6,7 @@
 
 #include <weft/device.h>
 
+#include "core/grow.h"
 #include "core/sized.h"
 #include "core/arena.h"
 #include "core/device/device.h"
@@ -88,15 +89,10 @@ static bool note_block(weft_device *device, weft_space space, size_t bytes, void
 {
     weft_device_blocks *blocks = &device->blocks;
     pthread_mutex_lock(&blocks_lock);
-    if (blocks->count == blocks->capacity) {
-        size_t capacity = 2 * blocks->capacity + 64;
-        weft_device_block *items = realloc(blocks->items, capacity * sizeof *items);
-        if (!items) {
-            pthread_mutex_unlock(&blocks_lock);
-            return false;
-        }
-        blocks->items = items;
-        blocks->capacity = capacity;
+    if (WEFT_GROW(blocks->items, blocks->capacity, blocks->count + 1, "blocks of memory") !=
+        WEFT_OK) {
+        pthread_mutex_unlock(&blocks_lock);
+        return false;
     }
     blocks->items[blocks->count++] = (weft_device_block){memory, bytes, space, purpose, counts};
     pthread_mutex_unlock(&blocks_lock);

@@ -1,3 +1,4 @@
+#include "core/grow.h"
 #include "core/device/device.h"
 
 #include <stdlib.h>
@@ -34,14 +35,7 @@ static note_device *device_of(const weft_lane *lane)
 
 static weft_status keep_on(note_device *d, const weft_lane *lane, const weft_noted *noted)
 {
-    if (d->count == d->capacity) {
-        const size_t capacity = 2 * d->capacity + 64;
-        weft_noted *larger = realloc(d->notes, capacity * sizeof *larger);
-        if (!larger)
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for %zu notes", capacity);
-        d->notes = larger;
-        d->capacity = capacity;
-    }
+    WEFT_TRY(WEFT_GROW(d->notes, d->capacity, d->count + 1, "notes"));
     d->notes[d->count] = *noted;
     d->notes[d->count++].lane = lane;
     return WEFT_OK;
@@ -59,14 +53,7 @@ static weft_status keep_ranges(weft_lane *lane, const weft_noted *noted, const w
     weft_noted with = *noted;
     if (!d->keeps_ranges)
         return keep(lane, noted);
-    if (d->num_ranges + count > d->ranges_capacity) {
-        const size_t capacity = 2 * d->ranges_capacity + count + 64;
-        weft_range *larger = realloc(d->ranges, capacity * sizeof *larger);
-        if (!larger)
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for %zu ranges", capacity);
-        d->ranges = larger;
-        d->ranges_capacity = capacity;
-    }
+    WEFT_TRY(WEFT_GROW(d->ranges, d->ranges_capacity, d->num_ranges + count, "ranges"));
     if (!with.operation.module)
         with.operation.module = d->scope.module ? d->scope.module : "own";
     with.first_range = d->num_ranges;

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/device/ops.h"
 #include "core/device/worker.h"
 
@@ -55,13 +56,6 @@ bool weft_pace_passes_over(const weft_lane *lane)
     return lane->is_experts && pace->flops > 0 && pace->work == WEFT_PACE_EXPERTS;
 }
 
-int64_t weft_pace_start_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 static void wait_until(int64_t ns)
 {
     struct timespec end = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
@@ -72,11 +66,11 @@ static void wait_until(int64_t ns)
 static void take_time(weft_device *device, int64_t start_ns, double flops)
 {
     double ns = fmin(1e9 * flops / device->pace.flops, 1e15);
-    int64_t end = start_ns + (int64_t)ns - owed_ns, now = weft_pace_start_ns();
+    int64_t end = start_ns + (int64_t)ns - owed_ns, now = weft_now_ns();
     const int64_t busy_ns = now - start_ns > (int64_t)ns ? now - start_ns : (int64_t)ns;
     if (now < end) {
         wait_until(end);
-        now = weft_pace_start_ns();
+        now = weft_now_ns();
     }
     weft_busy_note_waited(now - start_ns - busy_ns); /* whatever it owed */
     owed_ns = now - end;
@@ -95,7 +89,7 @@ void weft_pace_end(int64_t start_ns, double flops)
 
 static weft_status run_pass(const void *flops)
 {
-    take_time(weft_lane_current_device(), weft_pace_start_ns(), *(const double *)flops);
+    take_time(weft_lane_current_device(), weft_now_ns(), *(const double *)flops);
     return WEFT_OK;
 }
 
@@ -122,10 +116,10 @@ static int64_t start_way(weft_paced_way *way, double rate, int64_t start_ns, siz
 
 static void end_way(weft_paced_way *way, int64_t end_ns, atomic_int_least64_t *late_ns)
 {
-    int64_t now = weft_pace_start_ns();
+    int64_t now = weft_now_ns();
     if (now < end_ns) {
         wait_until(end_ns);
-        now = weft_pace_start_ns();
+        now = weft_now_ns();
     }
     pthread_mutex_lock(&way_lock);
     if (way->free_ns == end_ns) { /* what has left behind it already is not held up */
@@ -172,7 +166,7 @@ weft_status weft_pace_run_copy(const void *args)
     weft_space to;
     if (!crosses_link(device, copy, &to))
         return weft_run_copy(args);
-    const int64_t end = weft_pace_link_start(device, to, weft_pace_start_ns(), copy->bytes);
+    const int64_t end = weft_pace_link_start(device, to, weft_now_ns(), copy->bytes);
     WEFT_TRY(weft_run_copy(args));
     weft_pace_link_end(device, to, end);
     return WEFT_OK;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/grow.h"
 #include "core/json_write.h"
 struct weft_trace {
     pthread_mutex_t mutex; /* over slices, count and capacity */
@@ -39,26 +40,16 @@ void weft_trace_destroy(weft_trace *trace)
     free(trace);
 }
 
-static bool grow(weft_trace *trace)
-{
-    size_t capacity = trace->capacity ? 2 * trace->capacity : 256;
-    weft_slice *slices = realloc(trace->slices, capacity * sizeof *slices);
-    if (!slices)
-        return false;
-    trace->slices = slices;
-    trace->capacity = capacity;
-    return true;
-}
-
 static weft_status add(weft_trace *trace, const weft_slice *slice, size_t *out_index)
 {
     pthread_mutex_lock(&trace->mutex);
-    bool fits = trace->count < trace->capacity || grow(trace);
+    const weft_status status =
+        WEFT_GROW(trace->slices, trace->capacity, trace->count + 1, "slices of a trace");
     *out_index = trace->count;
-    if (fits)
+    if (status == WEFT_OK)
         trace->slices[trace->count++] = *slice;
     pthread_mutex_unlock(&trace->mutex);
-    return fits ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of host memory: trace");
+    return status;
 }
 
 weft_status weft_trace_add(weft_trace *trace, const weft_slice *slice)

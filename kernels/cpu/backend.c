@@ -1,3 +1,4 @@
+#include "core/clock.h"
 #include "kernels/cpu/cpu.h"
 
 #ifdef _OPENMP
@@ -24,7 +25,7 @@ static void use_threads_of_lane(void)
     {                                                                                              \
         use_threads_of_lane();                                                                     \
         const weft_##kernel##_args *a = args;                                                      \
-        const int64_t start = weft_pace_start_ns();                                                \
+        const int64_t start = weft_now_ns();                                                       \
         const weft_status status = weft_cpu_##kernel(a);                                           \
         weft_pace_end(start, WEFT_KERNEL_FLOPS(a));                                                \
         return status;                                                                             \

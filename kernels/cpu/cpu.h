@@ -77,9 +77,6 @@ typedef enum weft_cpu_isa {
 #undef WEFT_CPU_ISA_ENUM
 } weft_cpu_isa;
 
-/* The chosen instruction set; fixed at the first call. Any thread. */
-weft_cpu_isa weft_cpu_isa_get(void);
-
 /* Two steps around a GEMM, for this folder alone. Row-major; leading dimensions in elements. */
 
 /* to[rows, cols] in fp32 from bf16. */

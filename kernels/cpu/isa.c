@@ -29,7 +29,8 @@ static weft_cpu_isa supported_isa(void)
 #endif
 }
 
-weft_cpu_isa weft_cpu_isa_get(void)
+/* The chosen instruction set; fixed at the first call. Any thread. */
+static weft_cpu_isa isa_get(void)
 {
     static _Atomic int chosen = -1; /* racing first calls find the same answer */
     int isa = atomic_load_explicit(&chosen, memory_order_relaxed);
@@ -46,7 +47,7 @@ weft_cpu_isa weft_cpu_isa_get(void)
 
 const char *weft_kernels_cpu_isa(void)
 {
-    return isa_names[weft_cpu_isa_get()];
+    return isa_names[isa_get()];
 }
 
 #if defined(__x86_64__)
@@ -58,7 +59,7 @@ const char *weft_kernels_cpu_isa(void)
             weft_cpu_##kernel##_avx2,                                                              \
             weft_cpu_##kernel##_avx512,                                                            \
         };                                                                                         \
-        return variants[weft_cpu_isa_get()](args);                                                 \
+        return variants[isa_get()](args);                                                          \
     }
 #else
 #define DISPATCH(kernel)                                                                           \

@@ -5,7 +5,6 @@
 
 #include "core/text.h"
 #include "launcher/measuring/import_internal.h"
-#include "launcher/measuring/import_slurm_yaml.h"
 
 void weft_import_start(weft_import *import)
 {

@@ -42,6 +42,8 @@ void weft_import_nodes(weft_import *import, const char *file, int num_nodes);
 weft_status weft_import_hwloc(weft_import *import, const char *file, const char *text) WEFT_CHECKED;
 weft_status weft_import_nvidia(weft_import *import, const char *file,
                                const char *text) WEFT_CHECKED;
+/* Whether the first line that says something begins a list of topologies. */
+bool weft_slurm_is_yaml(const char *text);
 weft_status weft_import_slurm(weft_import *import, const char *file, const char *text,
                               weft_arena *arena) WEFT_CHECKED;
 weft_status weft_import_nccl(weft_import *import, const char *file, const char *text,

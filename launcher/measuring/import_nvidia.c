@@ -16,7 +16,7 @@ typedef struct matrix {
     int rows;                  /* of GPUs, seen */
     int line;                  /* of the first */
     /* Links of NVLink, the same for all GPUs: of a pair, and a GPU's sum. */
-    int least_links, most_links, least_sum;
+    int least_links, least_sum;
 } matrix;
 
 static bool is_gpu(const char *word)
@@ -80,7 +80,6 @@ static weft_status read_row(const weft_import_lines *lines, matrix *m)
             continue;
         sum += links;
         m->least_links = links < m->least_links ? links : m->least_links;
-        m->most_links = links > m->most_links ? links : m->most_links;
     }
     m->least_sum = sum < m->least_sum ? sum : m->least_sum;
     m->rows++;

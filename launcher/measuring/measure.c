@@ -136,8 +136,7 @@ static int num_before(weft_cost_kind kind, int length)
     return is_link(kind) ? length : (length + 3) / 4;
 }
 
-/* Five digits: more than is known, few enough to read. */
-static double rounded(double us)
+double weft_measure_rounded(double us)
 {
     char text[32];
     snprintf(text, sizeof text, "%.5g", us);
@@ -160,7 +159,7 @@ static void take_answers_off(weft_cost *cost)
     double smallest_us = curve->time_us[0] / 2;
     for (int i = 0; i < curve->num_points; i++) {
         double least_us = fmax(smallest_us, curve->volume[i] / cost->peak * 1e6);
-        curve->time_us[i] = rounded(fmax(curve->time_us[i] - smallest_us, least_us));
+        curve->time_us[i] = weft_measure_rounded(fmax(curve->time_us[i] - smallest_us, least_us));
     }
 }
 
@@ -267,7 +266,7 @@ static weft_status try_curve(weft_measure_rig *rig, weft_cost_kind kind, weft_co
     tell_few_points(rig, kind, &s);
     weft_measure_make_rise(&curve);
     for (int i = 0; i < curve.num_points; i++)
-        curve.time_us[i] = rounded(curve.time_us[i]);
+        curve.time_us[i] = weft_measure_rounded(curve.time_us[i]);
     const bool is_gemm = kind == WEFT_COST_GEMM_FP32 || kind == WEFT_COST_GEMM_BF16;
     *out = (weft_cost){curve, ceil(best_rate(&curve)), is_gemm ? (int)rig->gemm_width : 0};
     if (kind == WEFT_COST_MESSAGE || kind == WEFT_COST_MESSAGE_INSIDE)

@@ -73,4 +73,7 @@ weft_status weft_measure_train(weft_measure_rig *rig, weft_cost_kind kind, doubl
 /* alpha between the classes that can be measured, 1 elsewhere. Collective over the world. */
 weft_status weft_measure_interference(weft_measure_rig *rig, weft_interference *out) WEFT_CHECKED;
 
+/* To five digits: more than is known, few enough to read. */
+double weft_measure_rounded(double us);
+
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/log.h"
 #include "launcher/measuring/measure_internal.h"
 #include "parallel/spill/spill.h"
@@ -18,8 +19,7 @@
 static weft_status open_file(const char *folder, int flags, int *out)
 {
     char path[4096];
-    if (snprintf(path, sizeof path, "%s/.weft-calibrate-XXXXXX", folder) >= (int)sizeof path)
-        return WEFT_ERROR(WEFT_FILE, "%.100s...: the path is too long", folder);
+    WEFT_TRY(weft_path_print(path, sizeof path, "%s/.weft-calibrate-XXXXXX", folder));
     const int file = mkostemp(path, O_CLOEXEC);
     if (file < 0)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", folder, strerror(errno));

@@ -16,13 +16,6 @@
 #include "launcher/measuring/measure_internal.h"
 #include "launcher/measuring/own.h"
 
-static double rounded(double us)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.5g", us);
-    return strtod(text, NULL);
-}
-
 /* As schedule/cost/cost.c asks for it: one of the products that a launch of several groups has. */
 static weft_product product_of(const weft_operation *o)
 {
@@ -74,7 +67,7 @@ static double mean_us(const weft_own_operation *list, int count, int at)
         us += list[i].weight * list[i].us;
         weight += list[i].weight * (list[i].by_volume ? 1 : groups);
     }
-    return weight > 0 ? rounded(us / weight) : 0;
+    return weight > 0 ? weft_measure_rounded(us / weight) : 0;
 }
 
 static weft_status keep_product(const weft_operation *o, double us, weft_cluster *cluster)

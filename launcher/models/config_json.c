@@ -189,42 +189,39 @@ static weft_status write_bound(reader *r, const weft_family_key *key, weft_json_
     return write_raw(r, key->weft, value);
 }
 
-/* 1: a window. Without the list every N-th layer has none. */
-static weft_status write_layers(reader *r, const weft_family_key *key, weft_json_span list)
+/* A number a layer: 1 for `ones`, 0 for `zeros`; where there is no list, what stands under
+ * `interval`, such as 4: every fourth layer. */
+static weft_status write_by_layer(reader *r, const weft_family_key *key, weft_json_span list,
+                                  const char *interval, const char *ones, const char *zeros,
+                                  const char *wanted)
 {
     const char *cursor = NULL;
     weft_json_span value;
     if (weft_json_kind_of(list) != WEFT_JSON_ARRAY) {
-        (void)find_key(r, "sliding_window_pattern", &list);
+        (void)find_key(r, interval, &list);
         return write_raw(r, key->weft, list);
     }
     weft_json_open_flat(&r->out, key->weft, '[');
     while (weft_json_next(list, &cursor, NULL, &value)) {
-        if (!is_among(value, weft_sliding_layer) && !is_among(value, weft_full_layer))
-            return refuse(r, key->key, value, "\"sliding_attention\" and \"full_attention\"");
-        weft_json_raw(&r->out, NULL, is_among(value, weft_sliding_layer) ? "1" : "0");
+        if (!is_among(value, ones) && !is_among(value, zeros))
+            return refuse(r, key->key, value, wanted);
+        weft_json_raw(&r->out, NULL, is_among(value, ones) ? "1" : "0");
     }
     weft_json_close(&r->out);
     return WEFT_OK;
 }
 
+/* 1: a window. Without the list every N-th layer has none. */
+static weft_status write_layers(reader *r, const weft_family_key *key, weft_json_span list)
+{
+    return write_by_layer(r, key, list, "sliding_window_pattern", weft_sliding_layer,
+                          weft_full_layer, "\"sliding_attention\" and \"full_attention\"");
+}
+
 /* 1: none. */
 static weft_status write_roped(reader *r, const weft_family_key *key, weft_json_span list)
 {
-    const char *cursor = NULL;
-    weft_json_span value;
-    if (weft_json_kind_of(list) != WEFT_JSON_ARRAY) {
-        (void)find_key(r, "no_rope_layer_interval", &list);
-        return write_raw(r, key->weft, list);
-    }
-    weft_json_open_flat(&r->out, key->weft, '[');
-    while (weft_json_next(list, &cursor, NULL, &value)) {
-        if (!is_among(value, "0|1"))
-            return refuse(r, key->key, value, "0 and 1");
-        weft_json_raw(&r->out, NULL, is_among(value, "1") ? "0" : "1");
-    }
-    weft_json_close(&r->out);
-    return WEFT_OK;
+    return write_by_layer(r, key, list, "no_rope_layer_interval", "0", "1", "0 and 1");
 }
 
 static weft_status read_count(const reader *r, const char *key, weft_json_span value, int64_t *out)

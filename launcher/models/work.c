@@ -88,10 +88,7 @@ enum { PATH_BYTES = 4096 };
 
 static weft_status join(const char *folder, const char *name, char out[PATH_BYTES])
 {
-    const int length = snprintf(out, PATH_BYTES, "%s/%s", folder, name);
-    return length > 0 && length < PATH_BYTES
-               ? WEFT_OK
-               : WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", folder);
+    return weft_path_print(out, PATH_BYTES, "%s/%s", folder, name);
 }
 
 /* All that is in it. Ignores failures. */

@@ -1,15 +1,348 @@
-/* The page around its sections, the answer, memory, where time goes, and sources. */
-#include "launcher/page/page.h"
-
+/* The page: its timeline, the answer, memory, where time goes, and sources. A section without
+ * anything to show writes nothing. */
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "core/file.h"
 #include "core/svg.h"
 #include "core/text.h"
-#include "launcher/page/parts.h"
+#include "core/trace/trace.h"
+#include "launcher/page/page.h"
 #include "launcher/planning/figures.h"
 #include "launcher/planning/plan_print.h"
 #include "launcher/searching/search.h"
+
+/* Colours of kinds of time and purposes of memory, and classes .kN that have them. */
+enum { MAX_COLOURS = 32 };
+typedef struct page_colours {
+    char names[MAX_COLOURS][24];
+    int count;
+} page_colours;
+
+/* Begins a section; the caller ends it by </section>. */
+static void page_begin(FILE *out, const char *id, const char *title)
+{
+    fprintf(out, "<section id=\"%s\">\n<h2>%s</h2>\n", id, title);
+}
+
+/* At most `most` of `num` indices, rising, spread evenly, with `first`, the last and `must` among
+ * them; `out` has room for `most`. Returns how many. most >= 3. */
+static int page_pick(int num, int must, int most, int *out)
+{
+    int count = 0;
+    if (num <= most) {
+        for (int i = 0; i < num; i++)
+            out[count++] = i;
+        return count;
+    }
+    for (int i = 0; i < most - 1; i++) { /* one place is kept for `must` */
+        const int at = (int)((int64_t)i * (num - 1) / (most - 2));
+        const int before = count > 0 ? out[count - 1] : -1;
+        if (must > before && must < at)
+            out[count++] = must;
+        if (at > before)
+            out[count++] = at;
+    }
+    return count;
+}
+
+/* The index of a name's colour; adds the name. */
+static int page_colour(page_colours *colours, const char *name)
+{
+    int i = 0;
+    while (i < colours->count && strcmp(colours->names[i], name) != 0)
+        i++;
+    if (i == MAX_COLOURS) /* more than can be told apart share the last */
+        return i - 1;
+    if (i == colours->count)
+        snprintf(colours->names[colours->count++], sizeof colours->names[0], "%.23s", name);
+    return i;
+}
+
+/* A colour and what has it, among a section's keys. */
+static void page_key(FILE *out, int colour, const char *name)
+{
+    fprintf(out, "<span><i class=\"k%d\"></i>", colour);
+    weft_svg_write_text(name, out);
+    fputs("</span>", out);
+}
+
+/* What timelines have no colour for. */
+static const char *colour_of(const char *name)
+{
+    static const struct {
+        const char *name, *colour;
+    } rows[] = {
+        {"compute", "#0072b2"},         {"bubble", "#9aa3b0"},    {"optimizer", "#223344"},
+        {"tensor", "#003377"},          {"expert", "#d55e00"},    {"context", "#33bbdd"},
+        {"pipeline", "#e69f00"},        {"data", "#dd0044"},      {"host", "#552200"},
+        {"weights", "#0072b2"},         {"gradients", "#dd0044"}, {"activations", "#009e73"},
+        {"scratch", "#e69f00"},         {"messages", "#d55e00"},  {"other", "#9aa3b0"},
+        {"optimizer state", "#7766ff"}, {"upload", "#aa7733"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return rows[i].colour;
+    return weft_trace_colour(name);
+}
+
+/* On a dark page a colour is mixed with white, on a light one it is as it is. */
+static void page_write_colours(FILE *out, const page_colours *colours)
+{
+    for (int dark = 0; dark < 2; dark++) {
+        fputs(dark ? "@media (prefers-color-scheme:dark){" : "", out);
+        for (int i = 0; i < colours->count; i++) {
+            unsigned rgb[3] = {0};
+            sscanf(colour_of(colours->names[i]), "#%2x%2x%2x", &rgb[0], &rgb[1], &rgb[2]);
+            for (int c = 0; c < 3 && dark; c++)
+                rgb[c] += (255 - rgb[c]) * 2 / 5;
+            fprintf(out, ".k%d{background:#%02x%02x%02x;fill:#%02x%02x%02x}", i, rgb[0], rgb[1],
+                    rgb[2], rgb[0], rgb[1], rgb[2]);
+        }
+        fputs(dark ? "}\n" : "\n", out);
+    }
+}
+
+/* --- the timeline ----------------------------------------------------------------------------
+ *
+ * The planned step's: an SVG a stage, a row a lane, a box a task. The script zooms all of
+ * them alike. Times are in units of a millionth of the step. */
+
+/* A box takes at most 110 bytes. */
+enum { MAX_DRAWN = 48, MAX_BOXES = 12000, UNITS = 1000000, ROW = 14, BOX = 12 };
+
+typedef struct timeline {
+    const weft_page *page;
+    page_colours *colours;
+    FILE *out;
+    const weft_slice *slices;
+    size_t num_slices;
+    weft_track *tracks;
+    size_t num_tracks;
+    size_t *first; /* [num_tracks + 1]: into `order` */
+    size_t *order; /* slices by track, in their order */
+    int stages[MAX_DRAWN], num_stages;
+    double start_us, span_us;
+    double least_us; /* boxes begin at least so far apart; 0: all tasks are boxes */
+    size_t num_tasks, num_boxes;
+} timeline;
+
+/* --- which slices ---------------------------------------------------------------------------- */
+
+static weft_status sort(timeline *t)
+{
+    t->first = calloc(t->num_tracks + 2, sizeof *t->first);
+    t->order = calloc(t->num_slices, sizeof *t->order);
+    if (!t->first || !t->order)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a page's timeline");
+    for (size_t i = 0; i < t->num_slices; i++)
+        t->first[weft_track_find(t->tracks, t->num_tracks, &t->slices[i]) + 2]++;
+    for (size_t k = 2; k < t->num_tracks + 2; k++)
+        t->first[k] += t->first[k - 1];
+    for (size_t i = 0; i < t->num_slices; i++)
+        t->order[t->first[weft_track_find(t->tracks, t->num_tracks, &t->slices[i]) + 1]++] = i;
+    return WEFT_OK;
+}
+
+static bool is_shown(const timeline *t, int stage)
+{
+    for (int i = 0; i < t->num_stages; i++)
+        if (t->stages[i] == stage)
+            return true;
+    return false;
+}
+
+static void measure(timeline *t)
+{
+    double end_us = 0;
+    size_t rows = 0;
+    t->start_us = INFINITY;
+    for (size_t i = 0; i < t->num_slices; i++) {
+        t->start_us = fmin(t->start_us, t->slices[i].start_us);
+        end_us = fmax(end_us, t->slices[i].end_us);
+    }
+    t->span_us = fmax(end_us - t->start_us, 1e-3);
+    for (size_t k = 0; k < t->num_tracks; k++)
+        if (is_shown(t, t->tracks[k].rank)) {
+            t->num_tasks += t->first[k + 1] - t->first[k];
+            rows++;
+        }
+    if (t->num_tasks > MAX_BOXES)
+        t->least_us = t->span_us / ((double)MAX_BOXES / (double)rows - 1);
+}
+
+/* --- boxes ------------------------------------------------------------------------------------ */
+
+/* Neighbours of a track that are one box, with the category that takes most of it. */
+typedef struct box {
+    double start_us, end_us;
+    const weft_slice *most;
+    double us[MAX_COLOURS];
+    int count;
+} box;
+
+static void add_to(const timeline *t, box *b, const weft_slice *slice)
+{
+    const int colour = page_colour(t->colours, slice->category);
+    if (b->count == 0)
+        *b = (box){.start_us = slice->start_us, .most = slice};
+    b->us[colour] += slice->end_us - slice->start_us;
+    if (b->us[colour] >= b->us[page_colour(t->colours, b->most->category)])
+        b->most = slice;
+    b->end_us = slice->end_us;
+    b->count++;
+}
+
+static void write_box(timeline *t, const box *b, int row)
+{
+    const double x = (b->start_us - t->start_us) / t->span_us * UNITS;
+    const double width = (b->end_us - b->start_us) / t->span_us * UNITS;
+    fprintf(t->out, "<rect class=\"k%d\" x=\"%.0f\" y=\"%d\" width=\"%.0f\" height=\"%d\"><title>",
+            page_colour(t->colours, b->most->category), x, row * ROW, fmax(width, 1), BOX);
+    if (b->count > 1) {
+        fprintf(t->out, "%d tasks, mostly ", b->count);
+    } else {
+        weft_svg_write_text(b->most->name, t->out);
+        fputc(' ', t->out);
+    }
+    weft_svg_write_text(b->most->category, t->out);
+    fputs("</title></rect>\n", t->out);
+    t->num_boxes++;
+}
+
+static void write_track(timeline *t, size_t track, int row)
+{
+    box b = {.count = 0};
+    for (size_t i = t->first[track]; i < t->first[track + 1]; i++) {
+        const weft_slice *slice = &t->slices[t->order[i]];
+        if (b.count > 0 && slice->start_us - b.start_us >= t->least_us) {
+            write_box(t, &b, row);
+            b.count = 0;
+        }
+        add_to(t, &b, slice);
+    }
+    if (b.count > 0)
+        write_box(t, &b, row);
+}
+
+static void write_lanes(timeline *t, int stage)
+{
+    size_t first = 0, end;
+    while (first < t->num_tracks && t->tracks[first].rank < stage)
+        first++;
+    for (end = first; end < t->num_tracks && t->tracks[end].rank == stage;)
+        end++;
+    if (first == end)
+        return;
+    const char *name = weft_trace_rank_name(t->page->trace, stage);
+    fputs("<div>", t->out);
+    if (name)
+        weft_svg_write_text(name, t->out);
+    else
+        fprintf(t->out, "stage %d", stage);
+    for (size_t k = first; k < end; k++) {
+        const char *lane = weft_trace_lane_name(t->page->trace, t->tracks[k].lane);
+        fputs(k == first ? ": " : ", ", t->out);
+        weft_svg_write_text(lane ? lane : "lane", t->out);
+    }
+    const int height = (int)(end - first) * ROW;
+    fprintf(t->out,
+            "</div><svg viewBox=\"0 0 %d %d\" data-h=\"%d\" height=\"%d\" "
+            "preserveAspectRatio=\"none\" aria-hidden=\"true\">\n",
+            UNITS, height, height, height);
+    for (size_t k = first; k < end; k++)
+        write_track(t, k, (int)(k - first));
+    fputs("</svg>\n", t->out);
+}
+
+/* --- around them ------------------------------------------------------------------------------ */
+
+static void write_keys(const timeline *t)
+{
+    bool used[MAX_COLOURS] = {false};
+    for (size_t i = 0; i < t->num_slices; i++)
+        if (is_shown(t, t->slices[i].rank))
+            used[page_colour(t->colours, t->slices[i].category)] = true;
+    fputs("<div class=\"keys\">", t->out);
+    for (int i = 0; i < t->colours->count; i++)
+        if (used[i])
+            page_key(t->out, i, t->colours->names[i]);
+    fputs("</div>\n", t->out);
+}
+
+static void write_tools(FILE *out)
+{
+    static const struct {
+        const char *data, *label, *sign;
+    } buttons[] = {
+        {"data-zoom=\"0.5\"", "zoom in", "+"},       {"data-zoom=\"2\"", "zoom out", "\u2212"},
+        {"data-move=\"-0.5\"", "earlier", "\u2190"}, {"data-move=\"0.5\"", "later", "\u2192"},
+        {"data-all=\"\"", "the whole step", "all"},
+    };
+    fputs("<div class=\"tools\">", out);
+    for (size_t i = 0; i < sizeof buttons / sizeof *buttons; i++)
+        fprintf(out, "<button type=\"button\" %s aria-label=\"%s\">%s</button>", buttons[i].data,
+                buttons[i].label, buttons[i].sign);
+    fputs("<output></output></div>\n", out);
+}
+
+static void write_all(timeline *t)
+{
+    write_keys(t);
+    fprintf(t->out, "<div id=\"timeline\" data-us=\"%.6g\">\n", t->span_us);
+    write_tools(t->out);
+    fputs(
+        "<div class=\"box\" tabindex=\"0\" role=\"group\" aria-label=\"timeline of the step: plus "
+        "and minus zoom, arrows move, 0 shows all\">\n",
+        t->out);
+    for (int i = 0; i < t->num_stages; i++)
+        write_lanes(t, t->stages[i]);
+    fputs(
+        "</div>\n<p class=\"tip soft\">Point at a box for its task. Plus, minus, arrows and 0 work "
+        "where the timeline has the focus; so does the wheel, elsewhere with Ctrl.</p>\n</div>\n",
+        t->out);
+    if (t->num_stages < t->page->plan->num_stages)
+        fprintf(t->out, "<p class=\"soft\">%d of %d stages are drawn.</p>\n", t->num_stages,
+                t->page->plan->num_stages);
+    if (t->least_us > 0)
+        fprintf(t->out,
+                "<p class=\"soft\">%s tasks are drawn as %s boxes: tasks that begin within %s of "
+                "each other are one.</p>\n",
+                weft_unit_text(WEFT_UNIT_COUNT, (double)t->num_tasks).text,
+                weft_unit_text(WEFT_UNIT_COUNT, (double)t->num_boxes).text,
+                weft_seconds_text(t->least_us / 1e6).text);
+}
+
+static weft_status page_timeline(const weft_page *page, page_colours *colours, FILE *out)
+{
+    if (!page->plan || (!page->trace && !page->no_trace))
+        return WEFT_OK;
+    page_begin(out, "step", "The planned step");
+    if (!page->trace || weft_trace_count(page->trace) == 0) {
+        fputs("<p class=\"soft\">", out);
+        weft_svg_write_text(page->no_trace ? page->no_trace : "The step has no tasks.", out);
+        fputs("</p>\n</section>\n", out);
+        return WEFT_OK;
+    }
+    timeline t = {.page = page,
+                  .colours = colours,
+                  .out = out,
+                  .slices = weft_trace_slices(page->trace),
+                  .num_slices = weft_trace_count(page->trace)};
+    t.num_stages = page_pick(page->plan->num_stages, page->plan->fullest, MAX_DRAWN, t.stages);
+    WEFT_TRY(weft_trace_tracks(page->trace, &t.tracks, &t.num_tracks));
+    const weft_status status = sort(&t);
+    if (status == WEFT_OK) {
+        measure(&t);
+        write_all(&t);
+    }
+    fputs("</section>\n", out);
+    free(t.tracks);
+    free(t.first);
+    free(t.order);
+    return status;
+}
 
 enum { MAX_BARS = 400, MAX_DOTS = 2000 };
 
@@ -125,10 +458,10 @@ static weft_status page_ranked(const weft_page *page, weft_report *report)
     const weft_search_result *s = page->search;
     if (!s)
         return WEFT_OK;
-    weft_page_begin(report->out, "meshes",
-                    s->num_plans > 0 ? "Meshes, fastest first"
-                    : s->is_stopped  ? "No mesh is priced"
-                                     : "No mesh fits; what comes nearest");
+    page_begin(report->out, "meshes",
+               s->num_plans > 0 ? "Meshes, fastest first"
+               : s->is_stopped  ? "No mesh is priced"
+                                : "No mesh fits; what comes nearest");
     WEFT_TRY(weft_search_report(report, s, NULL));
     if (s->num_plans > 0)
         write_scatter(page, report->out);
@@ -187,7 +520,7 @@ static weft_status page_scaling(const weft_page *page, weft_report *report)
 {
     if (page->num_scales < 2)
         return WEFT_OK;
-    weft_page_begin(report->out, "scaling", "More nodes");
+    page_begin(report->out, "scaling", "More nodes");
     write_curve(page, report->out);
     WEFT_TRY(weft_search_report_scaling(report, page->scaling, page->num_scales, NULL));
     fputs("</section>\n", report->out);
@@ -216,7 +549,7 @@ static void page_gains(const weft_page *page, weft_report *report)
         return;
     for (int i = 0; i < w->num_rows; i++)
         most = fmax(most, fmax(gain_of(&w->rows[i].same), gain_of(&w->rows[i].best)));
-    weft_page_begin(out, "what-if", "What would it buy?");
+    page_begin(out, "what-if", "What would it buy?");
     fputs("<div class=\"keys\"><span><i class=\"same\"></i>on the same mesh</span>"
           "<span><i class=\"gain\"></i>after a new search</span></div>\n",
           out);
@@ -242,7 +575,7 @@ static void page_ladder(const weft_page *page, weft_report *report)
         return;
     for (int i = 0; i < e->num_steps; i++)
         most = fmax(most, e->steps[i].num_nodes);
-    weft_page_begin(out, "expansion", "Step by step");
+    page_begin(out, "expansion", "Step by step");
     for (int i = 0; i < e->num_steps && i < MAX_BARS; i++) {
         const weft_expand_step *step = &e->steps[i];
         fprintf(out, "<div class=\"row\"><span>%s%lld tokens</span>", i ? "" : "today, ",
@@ -255,7 +588,7 @@ static void page_ladder(const weft_page *page, weft_report *report)
     fputs("</section>\n", out);
 }
 
-const char *const weft_page_style[] = {
+static const char *const page_style[] = {
     ":root{color-scheme:light dark;--bg:#ffffff;--fg:#1a2233;--soft:#556070;--line:#d5dae2;"
     "--panel:#f2f4f7;--good:#0b6b45;--bad:#a8261c;--accent:#0a5fb4}\n"
     "@media (prefers-color-scheme:dark){:root{--bg:#12161d;--fg:#e6eaf0;--soft:#a3adbb;"
@@ -311,7 +644,7 @@ const char *const weft_page_style[] = {
 };
 
 /* The view is [a, a + w] of the timeline's N units. */
-const char *const weft_page_script[] = {
+static const char *const page_script[] = {
     "(function(){\n"
     "var t=document.getElementById('timeline');if(!t)return;\n"
     "var N=1e6,least=200,a=0,w=N,us=+t.dataset.us,box=t.querySelector('.box'),\n"
@@ -357,7 +690,7 @@ static void page_figures(const weft_page *page, weft_report *report)
 {
     if (!page->plan || !page->plan->figures)
         return;
-    weft_page_begin(report->out, "run", "Over a run");
+    page_begin(report->out, "run", "Over a run");
     weft_plan_figures_report(report, page->plan->figures);
     fputs("</section>\n", report->out);
 }
@@ -369,7 +702,7 @@ static void page_sources(const weft_page *page, weft_report *report)
     const weft_cluster *c = page->cluster;
     if (!f && !c)
         return;
-    weft_page_begin(report->out, "sources", "Sources and ranges");
+    page_begin(report->out, "sources", "Sources and ranges");
     if (page->plan)
         weft_report_line(report, "The worst of the numbers behind the plan is %s%s.",
                          weft_source_class_text(page->plan->source),
@@ -439,12 +772,12 @@ static void answer_search(const weft_page *page, FILE *out)
 
 /* --- where time goes ------------------------------------------------------------------------ */
 
-static void write_time(const weft_page *page, weft_page_colours *colours, FILE *out)
+static void write_time(const weft_page *page, page_colours *colours, FILE *out)
 {
     const weft_plan *plan = page->plan;
     if (!plan)
         return;
-    weft_page_begin(out, "time", "Where the step's time goes");
+    page_begin(out, "time", "Where the step's time goes");
     for (int i = 0; i < WEFT_NUM_TIMES; i++) {
         const double share = plan->us[i] / plan->step_us;
         if (!(plan->us[i] > 0))
@@ -452,7 +785,7 @@ static void write_time(const weft_page *page, weft_page_colours *colours, FILE *
         fprintf(out,
                 "<div class=\"row\"><span>%s</span><div class=\"bar\"><i class=\"k%d\" "
                 "style=\"width:%.2f%%\"></i></div><span class=\"v\">%s, %.1f %%</span></div>\n",
-                weft_time_text(i), weft_page_colour(colours, weft_time_text(i)), 100 * share,
+                weft_time_text(i), page_colour(colours, weft_time_text(i)), 100 * share,
                 weft_seconds_text(plan->us[i] / 1e6).text, 100 * share);
     }
     fputs("<p class=\"soft\">Of the compute lanes, the stages' mean. Communication counts where "
@@ -468,7 +801,7 @@ static const char *purpose_name(int purpose)
                                             : weft_memory_text((weft_memory_purpose)purpose);
 }
 
-static void write_stage(const weft_plan *plan, int s, double scale, weft_page_colours *colours,
+static void write_stage(const weft_plan *plan, int s, double scale, page_colours *colours,
                         FILE *out)
 {
     const weft_plan_stage *stage = &plan->stages[s];
@@ -476,7 +809,7 @@ static void write_stage(const weft_plan *plan, int s, double scale, weft_page_co
     for (int p = 0; p < WEFT_MEMORY_STAGING; p++)
         if (stage->footprint.bytes[p] > 0)
             fprintf(out, "<i class=\"k%d\" style=\"width:%.2f%%\" title=\"%s %s\"></i>",
-                    weft_page_colour(colours, purpose_name(p)),
+                    page_colour(colours, purpose_name(p)),
                     100 * (double)stage->footprint.bytes[p] / scale, purpose_name(p),
                     weft_bytes_text((double)stage->footprint.bytes[p]).text);
     if (stage->memory_limit_bytes > 0)
@@ -507,7 +840,7 @@ static void write_stage_table(const weft_plan *plan, const int *stages, int coun
     fputs("</details>\n", r->out);
 }
 
-static void write_memory(const weft_page *page, weft_page_colours *colours, weft_report *r)
+static void write_memory(const weft_page *page, page_colours *colours, weft_report *r)
 {
     const weft_plan *plan = page->plan;
     FILE *out = r->out;
@@ -515,18 +848,18 @@ static void write_memory(const weft_page *page, weft_page_colours *colours, weft
     double scale = 1;
     if (!plan)
         return;
-    const int count = weft_page_pick(plan->num_stages, plan->fullest, MAX_STAGES, stages);
+    const int count = page_pick(plan->num_stages, plan->fullest, MAX_STAGES, stages);
     for (int s = 0; s < plan->num_stages; s++)
         scale = fmax(scale, 1.01 * fmax((double)plan->stages[s].footprint.device_bytes,
                                         (double)plan->stages[s].memory_limit_bytes));
-    weft_page_begin(out, "memory", "Memory of each stage's ranks");
+    page_begin(out, "memory", "Memory of each stage's ranks");
     fputs("<div class=\"keys\">", out);
     for (int p = 0; p < WEFT_MEMORY_STAGING; p++) {
         bool any = false;
         for (int s = 0; s < plan->num_stages && !any; s++)
             any = plan->stages[s].footprint.bytes[p] > 0;
         if (any)
-            weft_page_key(out, weft_page_colour(colours, purpose_name(p)), purpose_name(p));
+            page_key(out, page_colour(colours, purpose_name(p)), purpose_name(p));
     }
     fputs("</div>\n", out);
     for (int i = 0; i < count; i++)
@@ -549,7 +882,7 @@ static void write_pieces(const char *const *pieces, FILE *out)
         fputs(*pieces, out);
 }
 
-static weft_status write_sections(const weft_page *page, weft_page_colours *colours, weft_report *r)
+static weft_status write_sections(const weft_page *page, page_colours *colours, weft_report *r)
 {
     if (page->plan)
         answer_plan(page, r->out);
@@ -558,7 +891,7 @@ static weft_status write_sections(const weft_page *page, weft_page_colours *colo
     WEFT_TRY(page_ranked(page, r));
     write_memory(page, colours, r);
     write_time(page, colours, r->out);
-    WEFT_TRY(weft_page_timeline(page, colours, r->out));
+    WEFT_TRY(page_timeline(page, colours, r->out));
     WEFT_TRY(page_scaling(page, r));
     page_gains(page, r);
     page_ladder(page, r);
@@ -568,7 +901,7 @@ static weft_status write_sections(const weft_page *page, weft_page_colours *colo
 }
 
 /* Its head has the colours that the sections came to use. */
-static weft_status write_page(const weft_page *page, const weft_page_colours *colours,
+static weft_status write_page(const weft_page *page, const page_colours *colours,
                               weft_report *sections, FILE *out)
 {
     fputs("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -578,21 +911,21 @@ static weft_status write_page(const weft_page *page, const weft_page_colours *co
           out);
     weft_svg_write_text(page->title, out);
     fputs(": planned</title>\n<style>\n", out);
-    write_pieces(weft_page_style, out);
-    weft_page_write_colours(out, colours);
+    write_pieces(page_style, out);
+    page_write_colours(out, colours);
     fputs("</style>\n</head>\n<body>\n<main>\n<h1>", out);
     weft_svg_write_text(page->title, out);
     fputs("</h1>\n", out);
     const weft_status status = weft_report_end(sections, WEFT_OK, out);
     fputs("<p class=\"soft\">Planned by Weft, not measured.</p>\n</main>\n<script>\n", out);
-    write_pieces(weft_page_script, out);
+    write_pieces(page_script, out);
     fputs("</script>\n</body>\n</html>\n", out);
     return status;
 }
 
 weft_status weft_page_write(const weft_page *page, const char *path)
 {
-    weft_page_colours colours = {.count = 0};
+    page_colours colours = {.count = 0};
     weft_new_file file;
     weft_report sections;
     weft_report_begin(&sections, WEFT_REPORT_HTML);

@@ -7,16 +7,11 @@
 #include <unistd.h>
 
 #include "core/dataset/dataset.h"
-
-static const char *name_of(const char *prefix)
-{
-    const char *slash = strrchr(prefix, '/');
-    return slash ? slash + 1 : prefix;
-}
+#include "core/file.h"
 
 static weft_status add_source(weft_data_sources *list, const char *prefix, int64_t weight)
 {
-    const char *name = name_of(prefix);
+    const char *name = weft_path_name(prefix);
     if (!*name)
         return WEFT_KEY_ERROR(list->key, "\"%s\" names no dataset", prefix);
     for (size_t i = 0; i < list->count; i++)

@@ -67,17 +67,11 @@ int weft_output_close(int exit_code)
     return lost && exit_code == 0 ? weft_status_exit_code(WEFT_FILE) : exit_code;
 }
 
-static const char *name_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* Where a file that is not there would be. */
 static bool find_folder(const char *path, struct stat *out)
 {
     char folder[PATH_MAX];
-    const size_t bytes = (size_t)(name_of(path) - path);
+    const size_t bytes = (size_t)(weft_path_name(path) - path);
     if (bytes + 2 > sizeof folder)
         return false;
     snprintf(folder, sizeof folder, "%.*s.", (int)bytes, path);
@@ -93,8 +87,8 @@ static bool same_file(const char *a, const char *b)
         return false;
     if (has_a)
         return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-    return strcmp(name_of(a), name_of(b)) == 0 && find_folder(a, &x) && find_folder(b, &y) &&
-           x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    return strcmp(weft_path_name(a), weft_path_name(b)) == 0 && find_folder(a, &x) &&
+           find_folder(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 weft_status weft_output_check(const weft_line_file *files, size_t count)

@@ -9,6 +9,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/grow.h"
 #include "core/svg.h"
 
 /* --- units --------------------------------------------------------------------------------- */
@@ -122,15 +123,11 @@ static void leave_record(weft_report *r)
 
 static void add_line(weft_report *r)
 {
-    if (r->num_lines == r->capacity) {
-        const int capacity = r->capacity > 0 ? 2 * r->capacity : 16;
-        void *lines = realloc(r->lines, (size_t)capacity * sizeof *r->lines);
-        if (!lines) {
-            fail(r, WEFT_ERROR(WEFT_MEMORY, "no memory for a table of %d rows", capacity));
-            return;
-        }
-        r->lines = lines;
-        r->capacity = capacity;
+    const weft_status status =
+        WEFT_GROW(r->lines, r->capacity, (size_t)r->num_lines + 1, "rows of a table");
+    if (status != WEFT_OK) {
+        fail(r, status);
+        return;
     }
     r->lines[r->num_lines++] = (weft_report_cells){.is_bad = false};
 }

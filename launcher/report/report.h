@@ -65,7 +65,8 @@ typedef struct weft_report {
     weft_arena arena;
     const char *titles[WEFT_REPORT_MAX_COLUMNS];
     weft_report_cells *lines;
-    int num_titles, num_lines, capacity;
+    int num_titles, num_lines;
+    size_t capacity;
 } weft_report;
 
 /* Begins the root. The caller ends it, whatever became of it. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/grow.h"
 #include "launcher/planning/plan.h"
 #include "launcher/planning/ramp.h"
 #include "layers/model/model.h"
@@ -269,14 +270,7 @@ static bool may_be(const listing *l, weft_searched what, int64_t held, int64_t v
 static weft_status append(listing *l)
 {
     weft_candidate_list *list = l->out;
-    if (list->count == list->capacity) {
-        const size_t capacity = list->capacity ? 2 * list->capacity : 256;
-        weft_candidate *values = realloc(list->values, capacity * sizeof *values);
-        if (!values)
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for %zu candidates", capacity);
-        list->values = values;
-        list->capacity = capacity;
-    }
+    WEFT_TRY(WEFT_GROW(list->values, list->capacity, list->count + 1, "candidates"));
     list->values[list->count++] = l->at;
     return WEFT_OK;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/grow.h"
 #include "core/clock.h"
 #include "core/cluster/cluster.h"
 #include "core/log.h"
@@ -93,14 +94,7 @@ static bool is_before(const entry *a, const entry *b)
 
 static weft_status push(entries *heap, const entry *e)
 {
-    if (heap->count == heap->capacity) {
-        const size_t capacity = heap->capacity ? 2 * heap->capacity : 1024;
-        entry *values = realloc(heap->values, capacity * sizeof *values);
-        if (!values)
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for %zu candidates", capacity);
-        heap->values = values;
-        heap->capacity = capacity;
-    }
+    WEFT_TRY(WEFT_GROW(heap->values, heap->capacity, heap->count + 1, "candidates"));
     size_t at = heap->count++;
     for (; at > 0 && is_before(e, &heap->values[(at - 1) / 2]); at = (at - 1) / 2)
         heap->values[at] = heap->values[(at - 1) / 2];

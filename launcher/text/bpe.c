@@ -5,19 +5,11 @@
 
 #include <xxhash.h>
 
+#include "core/grow.h"
+
 weft_status weft_tokens_reserve(weft_tokens *tokens, size_t more)
 {
-    if (more <= tokens->capacity - tokens->count)
-        return WEFT_OK;
-    size_t capacity = tokens->capacity ? 2 * tokens->capacity : 1024;
-    if (capacity < tokens->count + more)
-        capacity = tokens->count + more;
-    int32_t *larger = realloc(tokens->ids, capacity * sizeof(*larger));
-    if (!larger)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for %zu tokens", capacity);
-    tokens->ids = larger;
-    tokens->capacity = capacity;
-    return WEFT_OK;
+    return WEFT_GROW(tokens->ids, tokens->capacity, tokens->count + more, "tokens");
 }
 
 weft_status weft_tokens_add(weft_tokens *tokens, int32_t id)

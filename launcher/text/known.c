@@ -15,9 +15,7 @@ enum { CHUNK_TOKENS = 1 << 14, PATH_BYTES = 4096, TEXT_BYTES = 768 };
 
 static weft_status part_path(const char *prefix, const char *suffix, char out[PATH_BYTES])
 {
-    const int bytes = snprintf(out, PATH_BYTES, "%s%s", prefix, suffix);
-    return bytes < PATH_BYTES ? WEFT_OK
-                              : WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", prefix);
+    return weft_path_print(out, PATH_BYTES, "%s%s", prefix, suffix);
 }
 
 /* As the names lead to them now. */

@@ -1,4 +1,4 @@
-#include "launcher/text/pattern.h"
+#include "launcher/text/rules.h"
 
 #include <stdio.h>
 #include <stdlib.h>

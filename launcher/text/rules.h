@@ -6,10 +6,77 @@
 #ifndef WEFT_LAUNCHER_TEXT_RULES_H
 #define WEFT_LAUNCHER_TEXT_RULES_H
 
-#include "launcher/text/added.h"
+#include <weft/status.h>
+
 #include "launcher/text/bpe.h"
-#include "launcher/text/change.h"
-#include "launcher/text/pattern.h"
+#include "launcher/text/bytes.h"
+
+/* A regular expression as tokenizer.json has them: Oniguruma's, run by PCRE2.
+ *
+ * What both read alike stays as it is; \s becomes Unicode's White_Space, a script's \p{Name} loses
+ * PCRE2's script extensions, ^ and $ are of lines. What Oniguruma reads otherwise than PCRE2, or is
+ * not known to read alike, is refused by name. Never changes once it is made; any number of threads
+ * match with one. */
+typedef struct weft_pattern weft_pattern;
+/* What a thread matches with: any pattern, one match at a time. */
+typedef struct weft_matcher weft_matcher;
+
+/* Every match has a character at least. WEFT_FILE: the construct (the error names no file). */
+weft_status weft_pattern_create(const char *text, weft_pattern **out) WEFT_CHECKED;
+void weft_pattern_destroy(weft_pattern *pattern);
+
+weft_status weft_matcher_create(weft_matcher **out) WEFT_CHECKED;
+void weft_matcher_destroy(weft_matcher *matcher);
+
+/* The first match that begins at `from` or behind, as offsets into the text; *start is text.bytes
+ * where there is none. The text is valid UTF-8. */
+weft_status weft_pattern_find(const weft_pattern *pattern, weft_matcher *matcher, weft_bytes text,
+                              size_t from, size_t *start, size_t *end) WEFT_CHECKED;
+
+typedef enum weft_change_kind {
+    WEFT_CHANGE_NFC, /* Unicode's normal forms */
+    WEFT_CHANGE_NFD,
+    WEFT_CHANGE_NFKC,
+    WEFT_CHANGE_NFKD,
+    WEFT_CHANGE_REPLACE,
+    WEFT_CHANGE_PREPEND,
+} weft_change_kind;
+
+typedef struct weft_change {
+    weft_change_kind kind;
+    weft_pattern *pattern; /* REPLACE: owned by whoever made it; NULL: `from` */
+    weft_bytes from, to;   /* REPLACE; PREPEND: `to` */
+    bool unless_there;     /* PREPEND: not to a text that begins so */
+    bool first_alone;      /* PREPEND: to what begins a document */
+} weft_change;
+
+/* Where a text stands. */
+typedef struct weft_change_place {
+    bool begins_document;
+    bool goes_on; /* behind bytes that are not UTF-8: nothing is prepended */
+} weft_change_place;
+
+/* The text with all changes made, in order: borrowed from `room` or the text itself. It is valid
+ * UTF-8 where the text is. */
+weft_status weft_change_text(const weft_change *changes, size_t count, weft_matcher *matcher,
+                             weft_change_place place, weft_bytes text, weft_buffer room[2],
+                             weft_bytes *out) WEFT_CHECKED;
+
+typedef struct weft_added_token {
+    weft_bytes text; /* not empty */
+    uint32_t id;
+    bool takes_spaces_before, takes_spaces_behind; /* lstrip, rstrip */
+    bool single_word;                              /* only with no letter on either side */
+} weft_added_token;
+
+typedef struct weft_added {
+    weft_added_token *tokens; /* in the order of their bytes */
+    size_t count;
+    bool begins[256]; /* some token begins with this byte */
+} weft_added;
+
+/* Sorts the tokens, which are borrowed. */
+void weft_added_init(weft_added *added, weft_added_token *tokens, size_t count);
 
 enum { WEFT_MOST_STEPS = 16 };
 

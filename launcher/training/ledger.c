@@ -10,6 +10,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/grow.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -43,14 +44,7 @@ const char *weft_ledger_part_text(weft_ledger_part part)
 
 static weft_status push(weft_ledger_account *a, const weft_ledger_entry *e, double seconds)
 {
-    if (a->num_spans == a->capacity) {
-        size_t capacity = a->capacity ? 2 * a->capacity : 1024;
-        weft_ledger_span *spans = realloc(a->spans, capacity * sizeof *spans);
-        if (!spans)
-            return WEFT_ERROR(WEFT_MEMORY, "no memory for a ledger of %zu steps", capacity);
-        a->spans = spans;
-        a->capacity = capacity;
-    }
+    WEFT_TRY(WEFT_GROW(a->spans, a->capacity, a->num_spans + 1, "steps of a ledger"));
     a->spans[a->num_spans++] = (weft_ledger_span){e->step, seconds, e->tokens};
     return WEFT_OK;
 }

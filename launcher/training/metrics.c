@@ -45,8 +45,7 @@ weft_status weft_metrics_read(const char *run, weft_metrics_function visit, void
 {
     char path[4096];
     FILE *file;
-    if ((size_t)snprintf(path, sizeof path, "%s/metrics.jsonl", run) >= sizeof path)
-        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", run);
+    WEFT_TRY(weft_path_print(path, sizeof path, "%s/metrics.jsonl", run));
     if (access(path, F_OK) != 0)
         return WEFT_ERROR(WEFT_FILE, "%s: not a run's folder: %s: %s", run, path, strerror(errno));
     WEFT_TRY(weft_file_stream(path, &file));

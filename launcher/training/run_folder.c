@@ -337,10 +337,7 @@ weft_status weft_run_name_beside(const char *given, const char *checkpoint, weft
 
 static weft_status lock_path(const weft_run_folder *folder, char out[4096])
 {
-    int length = snprintf(out, 4096, "%s/.lock", folder->path);
-    if (length < 0 || length >= 4096)
-        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", folder->path);
-    return WEFT_OK;
+    return weft_path_print(out, 4096, "%s/.lock", folder->path);
 }
 
 /* The holder of the lock has written its name into the file. */
@@ -457,9 +454,7 @@ weft_status weft_run_check_room(const weft_run_folder *folder, uint64_t bytes)
 {
     weft_status status = WEFT_OK;
     char all[4096], trial[4096 + 8];
-    const int length = snprintf(all, sizeof all, "%s/checkpoints", folder->path);
-    if (length < 0 || length >= (int)sizeof all)
-        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", folder->path);
+    WEFT_TRY(weft_path_print(all, sizeof all, "%s/checkpoints", folder->path));
     snprintf(trial, sizeof trial, "%s/.trial", all);
     const bool is_new = mkdir(all, 0777) == 0;
     FILE *file = weft_file_create(trial);

@@ -20,7 +20,8 @@ typedef struct weft_check_piece {
 /* Pieces of memory between guard bytes that no layer may write. */
 typedef struct weft_check_guards {
     weft_check_piece *pieces;
-    int count, capacity, fill; /* fill: the byte that new pieces hold */
+    int count, fill; /* fill: the byte that new pieces hold */
+    size_t capacity;
 } weft_check_guards;
 
 /* --- a place ------------------------------------------------------------------------------- */
@@ -43,7 +44,6 @@ typedef struct weft_check_place {
     atomic_bool returned; /* whether the layer's function has returned */
 } weft_check_place;
 
-extern const char *const weft_check_names[]; /* "x", "y", "dy", "dx", and more */
 /* "forward writes beyond y". */
 void weft_check_beyond_text(double beyond, char out[96]);
 

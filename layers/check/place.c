@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/grow.h"
 #include "core/rng.h"
 #include "layers/check/internal.h"
 #include "parallel/mesh/mesh.h"
@@ -17,14 +18,7 @@ enum { GUARD_BYTES = 256, STATE_GUARD_BYTES = 1024, PATTERN = 0xff }; /* a NaN i
 static weft_status check_guards_take(weft_check_guards *g, const char *what, size_t bytes,
                                      void **out)
 {
-    if (g->count == g->capacity) {
-        int capacity = g->capacity ? 2 * g->capacity : 16;
-        weft_check_piece *pieces = realloc(g->pieces, (size_t)capacity * sizeof *pieces);
-        if (!pieces)
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for a check");
-        g->pieces = pieces;
-        g->capacity = capacity;
-    }
+    WEFT_TRY(WEFT_GROW(g->pieces, g->capacity, (size_t)g->count + 1, "pieces to check"));
     size_t all = weft_piece_bytes(WEFT_U8, bytes, 1) + 2 * GUARD_BYTES;
     char *base = aligned_alloc(64, all);
     if (!base)
@@ -118,23 +112,24 @@ static bool states_broken(const weft_pass *pass)
 /* --- a place ------------------------------------------------------------------------------- */
 
 enum { GRADIENT = 4, STASH, SCRATCH, STATE, NUM_BEYOND };
-const char *const weft_check_names[NUM_BEYOND] = {"x",
-                                                  "y",
-                                                  "dy",
-                                                  "dx",
-                                                  "a gradient",
-                                                  "a piece of the stash",
-                                                  "a piece of scratch",
-                                                  "a layer's state: ops->state_bytes is too small"};
+static const char *const check_names[NUM_BEYOND] = {
+    "x",
+    "y",
+    "dy",
+    "dx",
+    "a gradient",
+    "a piece of the stash",
+    "a piece of scratch",
+    "a layer's state: ops->state_bytes is too small"};
 
 static weft_status give_stash(void *guards, size_t bytes, void **out)
 {
-    return check_guards_take(guards, weft_check_names[STASH], bytes, out);
+    return check_guards_take(guards, check_names[STASH], bytes, out);
 }
 
 static weft_status give_scratch(void *guards, size_t bytes, void **out)
 {
-    return check_guards_take(guards, weft_check_names[SCRATCH], bytes, out);
+    return check_guards_take(guards, check_names[SCRATCH], bytes, out);
 }
 
 /* Puts guards around gradients, states, and the memory of passes. */
@@ -146,7 +141,7 @@ static weft_status check_guard(weft_check_place *p)
         void *grad;
         if (!model->tree.uses[u].declared || !parameter->grad)
             continue;
-        WEFT_TRY(check_guards_take(&p->given, weft_check_names[GRADIENT],
+        WEFT_TRY(check_guards_take(&p->given, check_names[GRADIENT],
                                    weft_parameter_span(parameter) * sizeof(float), &grad));
         parameter->grad = grad;
     }
@@ -164,11 +159,11 @@ static void check_find_beyond(weft_check_place *p, int slot)
 {
     const char *found[] = {check_guards_broken(&p->given), check_guards_broken(&p->stash[slot]),
                            check_guards_broken(&p->scratch),
-                           states_broken(&p->model->memory.passes[slot]) ? weft_check_names[STATE]
+                           states_broken(&p->model->memory.passes[slot]) ? check_names[STATE]
                                                                          : NULL};
     for (int i = 0; i < 4; i++)
         for (int n = 0; n < NUM_BEYOND && found[i] && p->beyond <= 0; n++)
-            if (found[i] == weft_check_names[n])
+            if (found[i] == check_names[n])
                 p->beyond = 1 + n + (p->model->memory.passes[slot].backward ? NUM_BEYOND : 0);
 }
 
@@ -176,7 +171,7 @@ void weft_check_beyond_text(double beyond, char out[96])
 {
     int code = (int)beyond - 1;
     snprintf(out, 96, "%sward writes beyond %s", code < NUM_BEYOND ? "for" : "back",
-             weft_check_names[code % NUM_BEYOND]);
+             check_names[code % NUM_BEYOND]);
 }
 
 enum { SEED = 7, STREAM_X = 101, STREAM_DY = 103, STREAM_TOKENS = 105 };
@@ -262,12 +257,12 @@ static weft_status make_rows(weft_check_place *p)
     for (size_t i = 0; i < 4 * p->rows_full; i++)
         p->tokens[i] =
             (int32_t)((double)weft_rng_uniform(SEED, STREAM_TOKENS, i) * (double)shape->vocab);
-    WEFT_TRY(check_guards_take(&p->given, weft_check_names[0],
+    WEFT_TRY(check_guards_take(&p->given, check_names[0],
                                p->rows * p->hidden * weft_dtype_bytes(p->dtype), &p->arriving));
     for (int b = 0; b < 2; b++) {
         weft_tensor *all[] = {&p->x[b], &p->y[b], &p->dy[b], &p->dx[b]}; /* as their names */
         for (int i = 0; i < 4; i++)
-            WEFT_TRY(take_rows(p, weft_check_names[i], all[i]));
+            WEFT_TRY(take_rows(p, check_names[i], all[i]));
         WEFT_TRY(fill_rows(p, STREAM_X + (uint64_t)b, &p->x[b]));
         WEFT_TRY(fill_rows(p, STREAM_DY + (uint64_t)b, &p->dy[b]));
     }

@@ -3,20 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/grow.h"
 #include "core/sized.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/pass.h"
-
-static void *grown(void *array, int count, int *capacity, size_t each)
-{
-    if (count < *capacity)
-        return array;
-    int wanted = *capacity ? 2 * *capacity : 64;
-    void *larger = realloc(array, (size_t)wanted * each);
-    if (larger)
-        *capacity = wanted;
-    return larger;
-}
 
 /* A program may have changed the options since the model was made. */
 static weft_status check_width(const weft_model *model, const weft_layer *layer)
@@ -43,11 +33,8 @@ weft_status weft_model_register(weft_model *model, weft_layer *layer, const char
     if (weft_layer_is_placed(layer))
         return WEFT_ERROR(WEFT_CONFIG, "%.*s: this layer (%s) is also %s; each needs its own",
                           name_bytes, prefix, layer->ops->kind, weft_layer_name(layer));
-    weft_member *members =
-        grown(tree->members, tree->num_members, &tree->members_capacity, sizeof *members);
-    if (!members)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of layers");
-    tree->members = members;
+    WEFT_TRY(
+        WEFT_GROW(tree->members, tree->members_capacity, (size_t)tree->num_members + 1, "layers"));
     weft_layer_place *place = calloc(1, sizeof *place);
     if (!place)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of layers");
@@ -55,7 +42,7 @@ weft_status weft_model_register(weft_model *model, weft_layer *layer, const char
     tree->places = place;
     place->index = tree->num_members++;
     snprintf(place->name, sizeof place->name, "%.*s", name_bytes, prefix);
-    members[place->index] =
+    tree->members[place->index] =
         (weft_member){.layer = layer, .parent = parent, .state_offset = tree->states_bytes};
     WEFT_TRY(weft_layer_blame(
         layer, weft_sized_copy("weft_layer_ops", layer->ops, &place->ops, sizeof place->ops)));
@@ -92,11 +79,8 @@ const weft_groups *weft_build_groups(const weft_build *build)
 static weft_status note_use(weft_build *build, weft_parameter *parameter, bool declared)
 {
     weft_model_tree *tree = &build->model->tree;
-    weft_use *uses = grown(tree->uses, tree->num_uses, &tree->uses_capacity, sizeof *uses);
-    if (!uses)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of parameters");
-    tree->uses = uses;
-    uses[tree->num_uses++] =
+    WEFT_TRY(WEFT_GROW(tree->uses, tree->uses_capacity, (size_t)tree->num_uses + 1, "parameters"));
+    tree->uses[tree->num_uses++] =
         (weft_use){.parameter = parameter, .member = build->member, .declared = declared};
     return WEFT_OK;
 }

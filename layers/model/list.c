@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/grow.h"
 #include "core/sized.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/parts.h"
@@ -18,15 +19,11 @@ weft_status weft_model_add(weft_model *model, weft_layer *layer)
         status = weft_layer_take(layer);
     if (status != WEFT_OK)
         return weft_error_context(status, "layer %d", model->tree.num_layers);
-    if (model->tree.num_layers == model->tree.capacity) {
-        int capacity = model->tree.capacity ? 2 * model->tree.capacity : 16;
-        weft_layer **layers = realloc(model->tree.layers, (size_t)capacity * sizeof *layers);
-        if (!layers) {
-            weft_layer_destroy(layer);
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->tree.num_layers);
-        }
-        model->tree.layers = layers;
-        model->tree.capacity = capacity;
+    status = WEFT_GROW(model->tree.layers, model->tree.capacity, (size_t)model->tree.num_layers + 1,
+                       "layers");
+    if (status != WEFT_OK) {
+        weft_layer_destroy(layer);
+        return status;
     }
     model->tree.layers[model->tree.num_layers++] = layer;
     return WEFT_OK;

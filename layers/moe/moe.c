@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/grow.h"
 #include "core/device/device.h"
 #include "layers/layers.h"
 #include "layers/model/model.h"
@@ -308,14 +309,8 @@ static weft_status count_rows(const weft_moe *m, weft_pass *pass, const weft_moe
 {
     weft_loads *loads = &pass->model->sums.loads;
     const double balanced = balanced_rows(m, pass);
-    if (loads->count == loads->capacity) { /* in the first step alone */
-        size_t capacity = 2 * loads->capacity + 16;
-        double *larger = realloc(loads->values, capacity * sizeof *larger);
-        if (!larger)
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for the loads of %zu layers", capacity);
-        loads->values = larger;
-        loads->capacity = capacity;
-    }
+    /* In the first step alone. */
+    WEFT_TRY(WEFT_GROW(loads->values, loads->capacity, loads->count + 1, "loads of layers"));
     loads->values[loads->count++] = (double)fullest_rows(m, state) / balanced;
     const weft_shape *shape = weft_pass_shape(pass);
     const bool again = pass->shares_stash || shape->recompute & WEFT_RECOMPUTE_MODULE(MOE);

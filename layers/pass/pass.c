@@ -1,3 +1,4 @@
+#include "core/grow.h"
 #include "core/sized.h"
 #include "layers/pass/pass.h"
 
@@ -289,14 +290,8 @@ bool weft_pass_defers(const weft_pass *pass)
 weft_status weft_pass_defer(weft_pass *pass, weft_layer *layer, weft_deferred_function run)
 {
     weft_deferred *d = pass->deferred;
-    if (d->num_works == d->capacity) { /* in the first step alone */
-        const size_t capacity = 2 * d->capacity + 16;
-        void *larger = realloc(d->works, capacity * sizeof *d->works);
-        if (!larger)
-            return WEFT_ERROR(WEFT_MEMORY, "out of host memory: a backward in two halves");
-        d->works = larger;
-        d->capacity = capacity;
-    }
+    /* In the first step alone. */
+    WEFT_TRY(WEFT_GROW(d->works, d->capacity, d->num_works + 1, "parts of a second half"));
     d->works[d->num_works++] = (struct weft_deferred_work){run, layer, pass->listed};
     return WEFT_OK;
 }

@@ -144,11 +144,14 @@ typedef struct weft_loads {
 /* The layers: the whole list, and what this stage's declare. */
 typedef struct weft_model_tree {
     weft_layer **layers; /* the whole list */
-    int num_layers, capacity;
+    int num_layers;
+    size_t capacity;
     weft_member *members; /* by weft_layer_place.index */
-    int num_members, members_capacity;
+    int num_members;
+    size_t members_capacity;
     weft_use *uses; /* in order of declaration */
-    int num_uses, uses_capacity;
+    int num_uses;
+    size_t uses_capacity;
     weft_layer_place *places; /* the members' places, the last first */
     size_t states_bytes;  /* of a pass: the members' states, with kept_offset what follows them */
     weft_tied tied;       /* parameters of both first and last stage */

@@ -12,10 +12,7 @@ enum { PATH_BYTES = 4096 };
 
 static weft_status join(const char *folder, const char *name, char out[PATH_BYTES])
 {
-    int length = snprintf(out, PATH_BYTES, "%s/%s", folder, name);
-    if (length < 0 || length >= PATH_BYTES)
-        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", folder);
-    return WEFT_OK;
+    return weft_path_print(out, PATH_BYTES, "%s/%s", folder, name);
 }
 
 weft_status weft_folder_make(const char *path)
@@ -66,11 +63,9 @@ weft_status weft_folder_make_new(const char *path)
 {
     char parent[PATH_BYTES];
     const char *end = strrchr(path, '/');
-    int length =
-        snprintf(parent, sizeof parent, "%.*s", end ? (int)(end - path) : 1, end ? path : ".");
-    if (length < 0 || (size_t)length >= sizeof parent)
-        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", path);
-    if (length > 0)
+    WEFT_TRY(weft_path_print(parent, sizeof parent, "%.*s", end ? (int)(end - path) : 1,
+                             end ? path : "."));
+    if (*parent)
         WEFT_TRY(weft_folder_make(parent));
     weft_folder_remove(path);
     if (mkdir(path, 0777) != 0)
@@ -121,10 +116,7 @@ weft_status weft_folder_sync(const char *path)
 
 static weft_status aside_of(const char *target, char out[PATH_BYTES])
 {
-    int length = snprintf(out, PATH_BYTES, "%s" WEFT_ASIDE, target);
-    if (length < 0 || length >= PATH_BYTES)
-        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", target);
-    return WEFT_OK;
+    return weft_path_print(out, PATH_BYTES, "%s" WEFT_ASIDE, target);
 }
 
 /* Where the file system cannot exchange two names at once, the old folder steps aside first, to

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/arena.h"
 #include "core/device/device.h"
 
@@ -99,7 +100,7 @@ static weft_status run_turn(const void *raw)
     }
     if (count == 0)
         return WEFT_OK;
-    const int64_t end = weft_pace_file_start(device, weft_pace_start_ns(), bytes);
+    const int64_t end = weft_pace_file_start(device, weft_now_ns(), bytes);
     WEFT_TRY(weft_spill_run(t->records->spill, transfers, count));
     weft_pace_file_end(device, end);
     return WEFT_OK;

@@ -15,12 +15,12 @@ enum {
 
 static const weft_gate_limits limits = {
     .small_bytes = SMALL,
-    .window_bytes = {[WEFT_LINK_INSIDE] = INNER_WINDOW, [WEFT_LINK_BETWEEN] = WINDOW},
+    .window_bytes = {[WEFT_GATE_INSIDE] = INNER_WINDOW, [WEFT_GATE_BETWEEN] = WINDOW},
     .hold_ns = HOLD,
     .quiet_ns = QUIET,
     .stall_ns = STALL,
 };
-static const weft_link between = WEFT_LINK_BETWEEN, within = WEFT_LINK_INSIDE;
+static const weft_gate_link between = WEFT_GATE_BETWEEN, within = WEFT_GATE_INSIDE;
 
 static weft_gate_pass enter(weft_gate *gate, weft_comm_purpose purpose)
 {
@@ -73,7 +73,7 @@ CASE(test_window)
  */
 CASE(test_shared_window)
 {
-    for (weft_link link = 0; link < WEFT_NUM_LINKS; link++) {
+    for (weft_gate_link link = 0; link < WEFT_GATE_LINKS; link++) {
         weft_gate gate = {0};
         size_t window = limits.window_bytes[link];
         weft_gate_pass one = enter(&gate, WEFT_PURPOSE_DATA);
@@ -142,18 +142,18 @@ CASE(test_who_holds_whom)
 {
     for (int a = 0; a < WEFT_NUM_PURPOSES; a++)
         for (int b = 0; b < WEFT_NUM_PURPOSES; b++)
-            for (int link = 0; link < WEFT_NUM_LINKS; link++) {
+            for (int link = 0; link < WEFT_GATE_LINKS; link++) {
                 weft_gate gate = {0};
                 weft_gate_pass first = enter(&gate, (weft_comm_purpose)a);
                 weft_gate_pass second = enter(&gate, (weft_comm_purpose)b);
                 weft_gate_queue(&first, between, BULK, 0);
                 assert_true(weft_gate_admit(&first, between, 0, BULK, 0));
-                weft_gate_queue(&second, (weft_link)link, BULK, 1);
-                bool held = !weft_gate_admit(&second, (weft_link)link, 0, BULK, 1);
+                weft_gate_queue(&second, (weft_gate_link)link, BULK, 1);
+                bool held = !weft_gate_admit(&second, (weft_gate_link)link, 0, BULK, 1);
                 assert_int_equal(held, b > WEFT_PURPOSE_EXPERT && a < b && link == between);
                 /* Traffic that stands still holds nobody. */
                 if (held)
-                    assert_true(weft_gate_admit(&second, (weft_link)link, 0, BULK, QUIET));
+                    assert_true(weft_gate_admit(&second, (weft_gate_link)link, 0, BULK, QUIET));
             }
 }
 

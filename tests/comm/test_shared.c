@@ -268,7 +268,7 @@ static int test_disagreement(void)
 static void test_gate(test_setup *t, bool on)
 {
     enum { BULK = 1 << 20 };
-    const weft_link link = WEFT_LINK_BETWEEN;
+    const weft_gate_link link = WEFT_GATE_BETWEEN;
     const weft_gate_limits *limits = &weft_mpi_get_limits()->gate;
     bool urgent_here = t->rank == 0, free = !on && !urgent_here;
     weft_gate_pass urgent, pass;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/device/device.h"
 #include "kernels/flops.h"
 #include "tests/core/check.h"
@@ -227,7 +228,7 @@ CASE(experts_are_passed_over)
 static weft_status end_late(const void *unused)
 {
     (void)unused;
-    weft_pace_end(weft_pace_start_ns() - 1000000000, 1);
+    weft_pace_end(weft_now_ns() - 1000000000, 1);
     return WEFT_OK;
 }
 
@@ -317,7 +318,7 @@ CASE(directions_do_not_slow_each_other)
 {
     const bench *b = *state;
     weft_device *d = b->device;
-    const int64_t start = weft_pace_start_ns();
+    const int64_t start = weft_now_ns();
     weft_device_set_pace(d, (weft_pace){.link = 1e9});
     assert_int_equal(weft_pace_link_start(d, WEFT_SPACE_PINNED, start, 1000), start + 1000);
     assert_int_equal(weft_pace_link_start(d, WEFT_SPACE_DEVICE, start, 500), start + 500);
@@ -369,9 +370,9 @@ CASE(a_link_that_memory_does_not_reach_is_counted)
 {
     const bench *b = *state;
     weft_device_set_pace(b->device, (weft_pace){.link = 1e9});
-    weft_pace_link_end(b->device, WEFT_SPACE_PINNED,
-                       weft_pace_link_start(b->device, WEFT_SPACE_PINNED,
-                                            weft_pace_start_ns() - 1000000000, 1000));
+    weft_pace_link_end(
+        b->device, WEFT_SPACE_PINNED,
+        weft_pace_link_start(b->device, WEFT_SPACE_PINNED, weft_now_ns() - 1000000000, 1000));
     assert_true(weft_device_take_link_late(b->device) > 0.9);
     assert_true(weft_device_take_link_late(b->device) == 0);
     weft_device_set_pace(b->device, (weft_pace){0});
@@ -382,18 +383,18 @@ CASE(a_file_takes_its_time)
 {
     const bench *b = *state;
     weft_device *d = b->device;
-    const int64_t start = weft_pace_start_ns();
+    const int64_t start = weft_now_ns();
     assert_int_equal(weft_pace_file_start(d, start, 1000), 0); /* without a pace */
     weft_device_set_pace(d, (weft_pace){.file = 1e9});
     assert_int_equal(weft_pace_file_start(d, start, 1000), start + 1000);
     assert_int_equal(weft_pace_file_start(d, start + 500, 500), start + 1500);
     assert_int_equal(weft_pace_file_start(d, start + 2000, 9), start + 2009);
     weft_device_set_pace(d, (weft_pace){.file = 1e9});
-    const int64_t end = weft_pace_file_start(d, weft_pace_start_ns(), 20000000);
+    const int64_t end = weft_pace_file_start(d, weft_now_ns(), 20000000);
     weft_pace_file_end(d, end);
-    assert_true(weft_pace_start_ns() >= end);
+    assert_true(weft_now_ns() >= end);
     weft_device_set_pace(d, (weft_pace){.file = 1e9});
-    weft_pace_file_end(d, weft_pace_file_start(d, weft_pace_start_ns() - 1000000000, 1000));
+    weft_pace_file_end(d, weft_pace_file_start(d, weft_now_ns() - 1000000000, 1000));
     assert_true(weft_device_take_file_late(d) > 0.9);
     assert_true(weft_device_take_file_late(d) == 0 && weft_device_take_link_late(d) == 0);
     weft_device_set_pace(d, (weft_pace){0});

@@ -36,10 +36,10 @@ BEGIN {
 
     # The doors of rooms that have several, or one of another name.
     doors["launcher/text"] = "chat input json_lines known tokenizer"
-    doors["launcher/arguments"] = "arguments rows verbs"
+    doors["launcher/arguments"] = "arguments rows"
     doors["launcher/process"] = "launch output stop"
     doors["launcher/planning"] = "config data_sources families figures levels mesh_choice moe_choice" \
-        " moe_layer_price pass_price places plan plan_print ramp run_changes sharding_price software" \
+        " pass_price places plan plan_print ramp run_changes sharding_price software" \
         " step step_price tier_choice tier_price"
     doors["launcher/searching"] = "expand search what_if"
     doors["launcher/training"] = "ledger metrics run_folder setup start train trainer"

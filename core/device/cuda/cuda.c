@@ -1,14 +1,58 @@
-/* The CUDA device's slots: lanes, events, copies, graphs, and CUDA's errors as statuses. */
-#include "core/device/cuda/cuda.h"
-
+/* The CUDA device: finding and opening it; its slots: lanes, events, copies, graphs, and CUDA's
+ * errors as statuses. */
+#include <cuda.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "core/device/cuda/internal.h"
+#include "core/device/cuda/cuda.h"
+#include "core/device/device.h"
+#include "core/device/ops.h"
+#include "core/device/worker.h"
 #include "core/trace/trace.h"
+
+/* cuStreamWaitValue64, cuStreamWriteValue64 */
+typedef CUresult (*cuda_stream_value)(CUstream, CUdeviceptr, cuuint64_t, unsigned flags);
+
+typedef struct cuda_device {
+    weft_device base;
+    int index, num_multiprocessors;
+    cudaMemPool_t pool;
+    cudaStream_t pool_stream; /* orders the pool's allocations and frees */
+    cuda_stream_value wait_value, write_value;
+    atomic_int lost; /* the cudaError_t of a failed wait for a stream: no stream goes on after it */
+} cuda_device;
+
+/* In pinned memory, a cache line each. The GPU writes `reached` and reads `passed`. */
+typedef struct cuda_counters {
+    _Alignas(WEFT_CACHE_LINE) atomic_uint_least64_t reached; /* slots that the stream has come to */
+    _Alignas(WEFT_CACHE_LINE) atomic_uint_least64_t passed;  /* slots that the worker has done */
+} cuda_counters;
+
+enum { NUM_PINNED_SIZES = 48 };
+
+typedef struct cuda_lane {
+    weft_lane base;
+    weft_timeline *line; /* its points are the worker's slots; kernels make none */
+    cudaStream_t stream;
+    cuda_counters *counters;
+    CUdeviceptr reached_address, passed_address;
+    weft_worker *worker; /* NULL until something needs it */
+    void *workspace;
+    void *pinned[NUM_PINNED_SIZES]; /* by powers of two */
+    int pinned_size;                /* the largest one so far: the one in use */
+    bool capturing;                 /* a graph keeps the lane's work */
+} cuda_lane;
+
+typedef struct cuda_event {
+    weft_event base;
+    cudaEvent_t event;
+    weft_mark mark;
+} cuda_event;
 
 weft_status weft_cuda_status(const char *file, int line, const char *function, const char *call,
                              cudaError_t error)
@@ -22,7 +66,8 @@ weft_status weft_cuda_status(const char *file, int line, const char *function, c
                           cudaGetErrorName(error));
 }
 
-void weft_cuda_enter(const cuda_device *device)
+/* Makes the device current on the calling thread. */
+static void cuda_enter(const cuda_device *device)
 {
     static _Thread_local int current = -1;
     if (current == device->index)
@@ -53,7 +98,7 @@ static weft_status cuda_graph_begin(weft_lane *base)
     cuda_lane *lane = (cuda_lane *)base;
     WEFT_TRY(weft_timeline_status(lane->line));
     WEFT_TRY(cuda_graph_refuses(lane, "another graph"));
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     WEFT_TRY(WEFT_CUDA(cudaStreamBeginCapture(lane->stream, cudaStreamCaptureModeThreadLocal)));
     lane->capturing = true;
     return WEFT_OK;
@@ -62,7 +107,7 @@ static weft_status cuda_graph_begin(weft_lane *base)
 static void cuda_graph_destroy(weft_graph *base)
 {
     cuda_graph *graph = (cuda_graph *)base;
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     if (graph->exec)
         (void)cudaGraphExecDestroy(graph->exec);
     free(graph);
@@ -90,7 +135,7 @@ static weft_status cuda_graph_end(weft_lane *base, weft_graph **out)
 {
     cuda_lane *lane = (cuda_lane *)base;
     cudaGraph_t graph = NULL;
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     weft_status status = WEFT_CUDA(cudaStreamEndCapture(lane->stream, &graph));
     lane->capturing = false;
     if (status == WEFT_OK && out)
@@ -105,7 +150,7 @@ static weft_status cuda_graph_replay(weft_graph *base, weft_lane *base_lane)
     cuda_lane *lane = (cuda_lane *)base_lane;
     WEFT_TRY(weft_timeline_status(lane->line));
     WEFT_TRY(cuda_graph_refuses(lane, "another graph"));
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     weft_status status = WEFT_CUDA(cudaGraphLaunch(((cuda_graph *)base)->exec, lane->stream));
     return status == WEFT_OK ? WEFT_OK
                              : weft_error_context(status, "lane %s: graph", base_lane->name);
@@ -135,7 +180,7 @@ static void *cuda_alloc(weft_device *base, weft_space space, size_t bytes)
     void *memory = NULL;
     if (bytes > SIZE_MAX / 2)
         return NULL;
-    weft_cuda_enter(device);
+    cuda_enter(device);
     if (space == WEFT_SPACE_DEVICE)
         memory = alloc_device(device, bytes);
     else if (cudaHostAlloc(&memory, bytes ? bytes : 1,
@@ -150,7 +195,7 @@ static void cuda_free(weft_device *base, weft_space space, void *memory, size_t 
 {
     cuda_device *device = (cuda_device *)base;
     (void)bytes;
-    weft_cuda_enter(device);
+    cuda_enter(device);
     if (space == WEFT_SPACE_DEVICE)
         (void)cudaFreeAsync(memory, device->pool_stream);
     else
@@ -159,7 +204,7 @@ static void cuda_free(weft_device *base, weft_space space, void *memory, size_t 
 
 static bool cuda_pin(weft_device *base, void *memory, size_t bytes)
 {
-    weft_cuda_enter((cuda_device *)base);
+    cuda_enter((cuda_device *)base);
     if (cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped) ==
         cudaSuccess)
         return true;
@@ -169,7 +214,7 @@ static bool cuda_pin(weft_device *base, void *memory, size_t bytes)
 
 static void cuda_unpin(weft_device *base, void *memory)
 {
-    weft_cuda_enter((cuda_device *)base);
+    cuda_enter((cuda_device *)base);
     (void)cudaHostUnregister(memory);
 }
 
@@ -221,14 +266,9 @@ weft_status weft_cuda_pinned_workspace(weft_lane *base, size_t bytes, void **out
 
 /* --- lanes --------------------------------------------------------------------------------- */
 
-bool weft_lane_is_cuda(const weft_lane *lane)
-{
-    return lane->device->ops == &weft_cuda_device_ops;
-}
-
 cudaStream_t weft_cuda_stream(weft_lane *lane)
 {
-    weft_cuda_enter((cuda_device *)lane->device);
+    cuda_enter((cuda_device *)lane->device);
     return ((cuda_lane *)lane)->stream;
 }
 
@@ -252,7 +292,7 @@ static int stream_priority(int priority)
 static void cuda_lane_destroy(weft_lane *base)
 {
     cuda_lane *lane = (cuda_lane *)base;
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     if (lane->stream && noticed(base->device, cudaStreamSynchronize(lane->stream)) != cudaSuccess)
         (void)cudaGetLastError();
     weft_worker_destroy(lane->worker);
@@ -287,7 +327,7 @@ static weft_status lane_init(cuda_lane *lane, int priority)
     lane->line = weft_timeline_create();
     if (!lane->line)
         return WEFT_ERROR(WEFT_MEMORY, "out of host memory: lane %s", lane->base.name);
-    weft_cuda_enter((cuda_device *)lane->base.device);
+    cuda_enter((cuda_device *)lane->base.device);
     WEFT_TRY(WEFT_CUDA(cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking,
                                                     stream_priority(priority))));
     return create_counters(lane);
@@ -406,7 +446,7 @@ static weft_status cuda_submit(weft_lane *base, const char *label, weft_lane_fun
     cuda_lane *lane = (cuda_lane *)base;
     WEFT_TRY(weft_timeline_status(lane->line));
     WEFT_TRY(cuda_graph_refuses(lane, label));
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     return enqueued(lane, enqueue(lane, label, function, args, num_bytes));
 }
 
@@ -418,7 +458,7 @@ static weft_status cuda_event_create(weft_device *device, weft_event **out)
     if (!event)
         return WEFT_ERROR(WEFT_MEMORY, "out of host memory: event");
     event->base.device = device;
-    weft_cuda_enter((cuda_device *)device);
+    cuda_enter((cuda_device *)device);
     weft_status status = WEFT_CUDA(
         cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming | cudaEventBlockingSync));
     if (status != WEFT_OK) {
@@ -432,7 +472,7 @@ static weft_status cuda_event_create(weft_device *device, weft_event **out)
 static void cuda_event_destroy(weft_event *base)
 {
     cuda_event *event = (cuda_event *)base;
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     (void)cudaEventDestroy(event->event);
     weft_timeline_release(event->mark.line);
     free(event);
@@ -444,7 +484,7 @@ static weft_status cuda_record(weft_lane *base, weft_event *base_event)
     cuda_event *event = (cuda_event *)base_event;
     WEFT_TRY(cuda_graph_refuses(lane, "an event"));
     weft_mark_record(&event->mark, lane->line, lane->worker);
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     return lane_status(lane, WEFT_CUDA(cudaEventRecord(event->event, lane->stream)));
 }
 
@@ -458,7 +498,7 @@ static weft_status cuda_wait(weft_lane *base, const weft_event *base_event)
     WEFT_TRY(cuda_graph_refuses(lane, "a wait"));
     if (!event->mark.line || event->mark.line == lane->line)
         return WEFT_OK;
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     weft_status status = WEFT_OK;
     if (!weft_timeline_passed(event->mark.line, event->mark.point)) {
         status = start_worker(lane);
@@ -477,7 +517,7 @@ static weft_status cuda_wait_host(const weft_event *base)
     const cuda_event *event = (const cuda_event *)base;
     if (!event->mark.line)
         return WEFT_OK;
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     weft_status status = WEFT_CUDA(noticed(base->device, cudaEventSynchronize(event->event)));
     weft_counter_wait(&event->mark.line->done, event->mark.point);
     WEFT_TRY(weft_timeline_status(event->mark.line));
@@ -488,7 +528,7 @@ static weft_status cuda_sync(weft_lane *base)
 {
     cuda_lane *lane = (cuda_lane *)base;
     WEFT_TRY(cuda_graph_refuses(lane, "a sync"));
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     weft_status status = WEFT_CUDA(noticed(base->device, cudaStreamSynchronize(lane->stream)));
     weft_counter_wait(&lane->line->done, weft_worker_pushed(lane->worker));
     return lane_status(lane, status);
@@ -501,7 +541,7 @@ static weft_status cuda_copy(weft_lane *base, void *to, const void *from, size_t
 {
     cuda_lane *lane = (cuda_lane *)base;
     WEFT_TRY(weft_timeline_status(lane->line));
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     if (!weft_cuda_is_device_memory(to) && !weft_cuda_is_device_memory(from)) {
         weft_copy_args args = {.to = to, .from = from, .bytes = bytes};
         return cuda_submit(base, "copy", weft_run_copy, &args, sizeof args);
@@ -514,14 +554,14 @@ static weft_status cuda_zero(weft_lane *base, void *to, size_t bytes)
 {
     cuda_lane *lane = (cuda_lane *)base;
     WEFT_TRY(weft_timeline_status(lane->line));
-    weft_cuda_enter((cuda_device *)base->device);
+    cuda_enter((cuda_device *)base->device);
     return enqueued(lane, WEFT_CUDA(cudaMemsetAsync(to, 0, bytes, lane->stream)));
 }
 
-void weft_cuda_device_destroy(weft_device *base)
+static void cuda_device_destroy(weft_device *base)
 {
     cuda_device *device = (cuda_device *)base;
-    weft_cuda_enter(device);
+    cuda_enter(device);
     if (device->pool_stream) {
         (void)cudaStreamSynchronize(device->pool_stream);
         (void)cudaStreamDestroy(device->pool_stream);
@@ -531,7 +571,7 @@ void weft_cuda_device_destroy(weft_device *base)
     free(device);
 }
 
-const weft_device_ops weft_cuda_device_ops = {
+static const weft_device_ops cuda_device_ops = {
     .name = "cuda",
     .alloc = cuda_alloc,
     .free = cuda_free,
@@ -548,9 +588,153 @@ const weft_device_ops weft_cuda_device_ops = {
     .copy = cuda_copy,
     .zero = cuda_zero,
     .submit = cuda_submit,
-    .destroy = weft_cuda_device_destroy,
+    .destroy = cuda_device_destroy,
     .graph_begin = cuda_graph_begin,
     .graph_end = cuda_graph_end,
     .graph_replay = cuda_graph_replay,
     .graph_destroy = cuda_graph_destroy,
 };
+
+bool weft_lane_is_cuda(const weft_lane *lane)
+{
+    return lane->device->ops == &cuda_device_ops;
+}
+
+/* --- finding devices and opening them -------------------------------------------------------- */
+
+/* For streams in which a function stands, and which must not hold up what has nothing to do with
+ * it. Read by the driver when it starts, hence before anything else asks CUDA. */
+static void prepare_driver(void)
+{
+    /* Queues of their own: streams that share one of the driver's wait for each other. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    /* By default a kernel is loaded at its first launch, which waits for all streams, also for one
+     * that waits for a rank which cannot go on before that launch. */
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+static const char *why_none(cudaError_t error)
+{
+    int driver = 0;
+    if (error == cudaErrorNoDevice)
+        return "the machine has no NVIDIA GPU, or CUDA_VISIBLE_DEVICES hides it";
+    if (error != cudaErrorInsufficientDriver)
+        return cudaGetErrorString(error);
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+        return "the machine has no NVIDIA driver (libcuda.so.1)";
+    return "the machine's NVIDIA driver is older than the CUDA that Weft was built with";
+}
+
+int weft_device_num_cuda(const char **out_why)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int count = 0;
+    pthread_once(&once, prepare_driver);
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaSuccess && count > 0)
+        return count;
+    (void)cudaGetLastError();
+    if (out_why)
+        *out_why = why_none(error == cudaSuccess ? cudaErrorNoDevice : error);
+    return 0;
+}
+
+int weft_cuda_index(const weft_device *device)
+{
+    return ((const cuda_device *)device)->index;
+}
+
+bool weft_device_gpu_bus(const weft_device *device, char out[WEFT_GPU_BUS_BYTES])
+{
+    if (strcmp(weft_device_name(device), "cuda") != 0)
+        return false;
+    if (cudaDeviceGetPCIBusId(out, WEFT_GPU_BUS_BYTES, weft_cuda_index(device)) == cudaSuccess)
+        return true;
+    (void)cudaGetLastError();
+    return false;
+}
+
+int weft_cuda_num_multiprocessors(const weft_device *device)
+{
+    return ((const cuda_device *)device)->num_multiprocessors;
+}
+
+static weft_status check_capability(int index)
+{
+    int major = 0, minor = 0, pools = 0;
+    WEFT_TRY(WEFT_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index)));
+    WEFT_TRY(WEFT_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index)));
+    WEFT_TRY(WEFT_CUDA(cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, index)));
+    if (major < 8)
+        return WEFT_ERROR(WEFT_DEVICE, "compute capability %d.%d, but Weft needs 8.0 or later",
+                          major, minor);
+    if (!pools)
+        return WEFT_ERROR(WEFT_DEVICE, "no memory pools (cudaDevAttrMemoryPoolsSupported)");
+    return WEFT_OK;
+}
+
+/* Freed memory stays with the pool: a training step asks for the same again. */
+static weft_status create_pool(cuda_device *device)
+{
+    uint64_t keep = UINT64_MAX;
+    struct cudaMemPoolProps props;
+    memset(&props, 0, sizeof props);
+    props.allocType = cudaMemAllocationTypePinned;
+    props.location.type = cudaMemLocationTypeDevice;
+    props.location.id = device->index;
+    WEFT_TRY(WEFT_CUDA(cudaMemPoolCreate(&device->pool, &props)));
+    WEFT_TRY(
+        WEFT_CUDA(cudaMemPoolSetAttribute(device->pool, cudaMemPoolAttrReleaseThreshold, &keep)));
+    return WEFT_CUDA(cudaStreamCreateWithFlags(&device->pool_stream, cudaStreamNonBlocking));
+}
+
+static weft_status find_function(const char *name, cuda_stream_value *out)
+{
+    void *symbol = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+    WEFT_TRY(WEFT_CUDA(
+        cudaGetDriverEntryPointByVersion(name, &symbol, 12000, cudaEnableDefault, &found)));
+    if (found != cudaDriverEntryPointSuccess || !symbol)
+        return WEFT_ERROR(WEFT_DEVICE, "the NVIDIA driver lacks %s", name);
+    memcpy(out, &symbol, sizeof symbol);
+    return WEFT_OK;
+}
+
+static weft_status device_init(cuda_device *device)
+{
+    int index = device->index;
+    WEFT_TRY(check_capability(index));
+    WEFT_TRY(WEFT_CUDA(cudaSetDevice(index)));
+    cuda_enter(device);
+    WEFT_TRY(WEFT_CUDA(cudaDeviceGetAttribute(&device->num_multiprocessors,
+                                              cudaDevAttrMultiProcessorCount, index)));
+    WEFT_TRY(create_pool(device));
+    WEFT_TRY(find_function("cuStreamWaitValue64", &device->wait_value));
+    return find_function("cuStreamWriteValue64", &device->write_value);
+}
+
+weft_status weft_device_create_cuda(int index, size_t budget_bytes, weft_device **out)
+{
+    const char *why = "";
+    int count = weft_device_num_cuda(&why);
+    if (count == 0)
+        return WEFT_ERROR(WEFT_DEVICE, "no CUDA device: %s", why);
+    if (index < 0 || index >= count)
+        return WEFT_ERROR(WEFT_CONFIG, "no CUDA device %d: the machine has %d, counted from 0",
+                          index, count);
+    cuda_device *device = calloc(1, sizeof *device);
+    if (!device)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: cuda device");
+    device->base.ops = &cuda_device_ops;
+    device->base.num_threads = 1;
+    device->base.budget_bytes = budget_bytes;
+    device->index = index;
+    weft_status status = device_init(device);
+    if (status != WEFT_OK) {
+        weft_error_context(status, "CUDA device %d", index);
+        cuda_device_destroy(&device->base);
+        return status;
+    }
+    *out = &device->base;
+    return WEFT_OK;
+}

@@ -1,5 +1,5 @@
 /* weft bench: finds the bench. */
-#include "launcher/arguments/verbs.h"
+#include "launcher/arguments/arguments.h"
 #include "launcher/verbs/measure/measure.h"
 
 static const weft_verb benches[] = {

@@ -7,6 +7,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/grow.h"
 #include "core/sorted.h"
 #include "core/text.h"
 #include "launcher/arguments/rows.h"
@@ -49,35 +50,18 @@ typedef struct comparison {
 
 /* --- reading ------------------------------------------------------------------------------- */
 
-static weft_status grow(void **items, size_t *capacity, size_t count, size_t bytes)
-{
-    if (count < *capacity)
-        return WEFT_OK;
-    const size_t larger = *capacity ? 2 * *capacity : 1024;
-    void *memory = realloc(*items, larger * bytes);
-    if (!memory)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for the metrics of %zu steps", larger);
-    *items = memory;
-    *capacity = larger;
-    return WEFT_OK;
-}
-
 static weft_status add_point(curve *c, int64_t step, double loss)
 {
-    void *items = c->points;
-    WEFT_TRY(grow(&items, &c->capacity, c->count, sizeof *c->points));
-    c->points = items;
+    WEFT_TRY(WEFT_GROW(c->points, c->capacity, c->count + 1, "steps"));
     c->points[c->count++] = (point){step, loss};
     return WEFT_OK;
 }
 
 static weft_status add_number(numbers *n, double value)
 {
-    void *items = n->values;
     if (!isfinite(value))
         return WEFT_OK;
-    WEFT_TRY(grow(&items, &n->capacity, n->count, sizeof *n->values));
-    n->values = items;
+    WEFT_TRY(WEFT_GROW(n->values, n->capacity, n->count + 1, "steps"));
     n->values[n->count++] = value;
     return WEFT_OK;
 }

@@ -12,6 +12,7 @@
 
 #include <xxhash.h>
 
+#include "core/file.h"
 #include "core/text.h"
 #include "launcher/arguments/rows.h"
 #include "launcher/report/report.h"
@@ -110,16 +111,10 @@ static void catch_ends(void)
     }
 }
 
-static const char *base_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static weft_status folder_of(const char *path, weft_arena *arena, struct stat *out)
 {
     const char *folder;
-    const int length = (int)(base_of(path) - path);
+    const int length = (int)(weft_path_name(path) - path);
     WEFT_TRY(weft_arena_printf(arena, &folder, "%.*s.", length, path));
     return stat(folder, out) == 0 ? WEFT_OK
                                   : WEFT_ERROR(WEFT_FILE, "%s: %s", folder, strerror(errno));
@@ -142,7 +137,7 @@ static bool is_written(const char *file, const char *name)
 /* What is written must not be read: a folder that is given may hold it. */
 static weft_status refuse_own(const prepare *p, weft_arena *arena)
 {
-    const char *out = p->options->out, *name = base_of(out);
+    const char *out = p->options->out, *name = weft_path_name(out);
     struct stat written, read;
     if (!*name)
         return WEFT_ERROR(WEFT_CONFIG, "--out %s: a folder; the files' name belongs behind it",
@@ -150,7 +145,7 @@ static weft_status refuse_own(const prepare *p, weft_arena *arena)
     WEFT_TRY(folder_of(out, arena, &written));
     for (size_t i = 0; i < p->source.files.count; i++) {
         const char *path = p->source.files.paths[i];
-        if (!is_written(base_of(path), name))
+        if (!is_written(weft_path_name(path), name))
             continue;
         WEFT_TRY(folder_of(path, arena, &read));
         if (read.st_dev == written.st_dev && read.st_ino == written.st_ino)

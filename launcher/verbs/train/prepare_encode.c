@@ -1,3 +1,4 @@
+#include "core/grow.h"
 #include "launcher/verbs/train/prepare.h"
 
 #include <inttypes.h>
@@ -75,15 +76,7 @@ static block *open_block(weft_prepare_ring *ring)
 weft_status weft_prepare_add(weft_prepare_ring *ring, const void *bytes, size_t count)
 {
     block *b = open_block(ring);
-    if (b->num_bytes + count > b->capacity_bytes) {
-        const size_t twice = 2 * b->capacity_bytes, least = b->num_bytes + count;
-        const size_t capacity = twice > least ? twice : least;
-        char *larger = realloc(b->bytes, capacity);
-        if (!larger)
-            return WEFT_ERROR(WEFT_MEMORY, "no memory for a document of %zu bytes", capacity);
-        b->bytes = larger;
-        b->capacity_bytes = capacity;
-    }
+    WEFT_TRY(WEFT_GROW(b->bytes, b->capacity_bytes, b->num_bytes + count, "bytes of documents"));
     memcpy(b->bytes + b->num_bytes, bytes, count);
     b->num_bytes += count;
     return WEFT_OK;
@@ -91,14 +84,7 @@ weft_status weft_prepare_add(weft_prepare_ring *ring, const void *bytes, size_t 
 
 static weft_status add_document(block *b, const document *d)
 {
-    if (b->num_documents == b->capacity_documents) {
-        const size_t capacity = b->capacity_documents ? 2 * b->capacity_documents : 256;
-        document *larger = realloc(b->documents, capacity * sizeof *larger);
-        if (!larger)
-            return WEFT_ERROR(WEFT_MEMORY, "no memory for %zu documents", capacity);
-        b->documents = larger;
-        b->capacity_documents = capacity;
-    }
+    WEFT_TRY(WEFT_GROW(b->documents, b->capacity_documents, b->num_documents + 1, "documents"));
     b->documents[b->num_documents++] = *d;
     return WEFT_OK;
 }
