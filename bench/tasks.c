@@ -48,10 +48,10 @@ static weft_status run_pass(void *context, const weft_task *task, weft_lane *lan
     return weft_program_enqueue(&b->passes[backward], &b->pass_executor);
 }
 
-static weft_event *point_of(void *context, const weft_task *task, int point)
+static weft_event *event_of(void *context, const weft_task *waiting, weft_wait wait)
 {
-    (void)task;
-    return ((bench *)context)->points[point];
+    (void)waiting;
+    return ((bench *)context)->points[wait.point];
 }
 
 static void make(bench *b, weft_device *device, int num_micro_batches, int num_layers,
@@ -78,7 +78,7 @@ static void make(bench *b, weft_device *device, int num_micro_batches, int num_l
     for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
         b->step_executor.run[kind] = run_nothing;
     b->step_executor.run[WEFT_TASK_FORWARD] = b->step_executor.run[WEFT_TASK_BACKWARD] = run_pass;
-    b->step_executor.point = point_of;
+    b->step_executor.event = event_of;
     b->pass_executor.run[WEFT_TASK_LAYER] = run_layer;
     b->step_executor.context = b->pass_executor.context = b;
     check(weft_executor_prepare(&b->step_executor, device, b->step.num_tasks));

@@ -46,9 +46,8 @@ typedef struct weft_bucket_shape {
     weft_bucket_residency residency;
     int32_t ranks;  /* of the gradient group */
     int32_t owners; /* of those, that each update a share */
-    /* Of those that are offloaded. The gradient is final at a point of the chunk's last backward
-     * that is the bucket's own (schedule/program.h), later than the layer's: it is on its way. */
-    int32_t point;
+    /* Of those that are offloaded. The gradient is final when it has landed in host memory
+     * (schedule/program.h), later than its layer's others. */
     bool at_once;        /* steps as soon as that; else once the norm of all is known */
     bool refreshes;      /* its expert may be kept on the device, and its weights go there */
     int32_t staging;     /* of those that are staged: which place; neighbours in the list of such

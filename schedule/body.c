@@ -101,8 +101,10 @@ static weft_status append_task(writer *w, const weft_task *layer, const weft_bod
     if (!weft_body_runs_on((int)part->lane))
         waits[num_waits++] = (weft_wait){own, -1};
     for (uint32_t i = 0; i < task.num_waits; i++) {
-        const weft_wait *wait = &program->waits[task.first_wait + i];
-        waits[num_waits++] = (weft_wait){of->at[wait->task], wait->point};
+        waits[num_waits] = program->waits[task.first_wait + i];
+        if (waits[num_waits].task != WEFT_STEP_BEFORE)
+            waits[num_waits].task = of->at[waits[num_waits].task];
+        num_waits++;
     }
     for (int i = 0; i < WEFT_TASK_MAX_OPERANDS; i++)
         if (task.operands[i] >= 0)
@@ -207,7 +209,7 @@ static weft_status fail(const checker *c, const char *format, ...)
 
 static weft_status must_be_over(const checker *c, uint32_t other)
 {
-    return weft_past_has(&c->past, c->body->tasks[other].lane, (weft_wait){other, -1})
+    return weft_past_has(&c->past, c->body->tasks, (weft_wait){other, -1})
                ? WEFT_OK
                : fail(c, "may start before task %u is over", other);
 }
@@ -221,9 +223,9 @@ static weft_status find_past(checker *c)
     weft_pasts_begin(&c->pasts, task->lane, &c->past);
     for (uint32_t i = 0; i < task->num_waits; i++) {
         const weft_wait *wait = &c->body->waits[task->first_wait + i];
-        if (wait->task >= c->at)
+        if (wait->task >= c->at && wait->task != WEFT_STEP_BEFORE)
             return fail(c, "waits for task %u, which is no earlier one", wait->task);
-        weft_pasts_add_wait(&c->pasts, c->body->tasks[wait->task].lane, *wait, &c->past);
+        weft_pasts_add_wait(&c->pasts, c->body->tasks, *wait, &c->past);
     }
     return weft_pasts_add(&c->pasts, task->lane, c->at, &c->past);
 }
@@ -256,11 +258,14 @@ static weft_status check_uses(checker *c)
     return WEFT_OK;
 }
 
-/* The task at hand is this one, whose program's slots begin at `first`; the next one is at hand. */
-static weft_status check_task(checker *c, const weft_task *task, int32_t first)
+/* The task at hand is this one of a program, whose slots begin at `first`; the next one is at hand.
+ */
+static weft_status check_task(checker *c, const weft_program *of, const weft_task *task,
+                              int32_t first)
 {
     weft_task wanted = *task;
     const weft_task *is = &c->body->tasks[c->at];
+    const bool follows = weft_task_awaits_step(task, of->waits);
     for (int i = 0; i < WEFT_TASK_MAX_OPERANDS; i++) {
         wanted.operands[i] = (int16_t)(wanted.operands[i] + (wanted.operands[i] >= 0 ? first : 0));
         if (wanted.kind == is->kind && wanted.operands[i] != is->operands[i])
@@ -271,6 +276,9 @@ static weft_status check_task(checker *c, const weft_task *task, int32_t first)
     wanted.num_waits = is->num_waits;
     if (memcmp(&wanted, is, sizeof wanted) != 0)
         return fail(c, "stands where another part does");
+    if (weft_task_awaits_step(is, c->body->waits) != follows)
+        return fail(c, follows ? "may start before the update of the step before is over"
+                               : "waits for the step before, but must not");
     WEFT_TRY(check_uses(c));
     c->at++;
     return WEFT_OK;
@@ -311,12 +319,15 @@ static weft_status check_inside(checker *c, const weft_task *layer, const weft_b
     WEFT_TRY(checked_inside(c, program, &of));
     if (!weft_body_runs_on((int)part->lane))
         WEFT_TRY(must_be_over(c, own));
-    for (uint32_t i = 0; i < task.num_waits; i++)
-        WEFT_TRY(must_be_over(c, of->at[program->waits[task.first_wait + i].task]));
+    for (uint32_t i = 0; i < task.num_waits; i++) {
+        const uint32_t other = program->waits[task.first_wait + i].task;
+        if (other != WEFT_STEP_BEFORE)
+            WEFT_TRY(must_be_over(c, of->at[other]));
+    }
     of->at[part->task] = c->at;
     task.layer = layer->layer;
     task.lane = (uint8_t)part->lane;
-    return check_task(c, &task, of->first);
+    return check_task(c, program, &task, of->first);
 }
 
 static void forget_others(checker *c, int layer)
@@ -349,7 +360,7 @@ static weft_status check_layer(checker *c, uint32_t index)
             if (!weft_body_runs_on(c->body->tasks[t].lane))
                 WEFT_TRY(must_be_over(c, t));
         own = c->at;
-        WEFT_TRY(check_task(c, &mine, 0));
+        WEFT_TRY(check_task(c, c->pass, &mine, 0));
     }
     c->ends[index] = own;
     return WEFT_OK;
@@ -362,7 +373,7 @@ static weft_status check_beside(checker *c, uint32_t index)
     for (uint32_t w = 0; w < task->num_waits; w++)
         WEFT_TRY(must_be_over(c, c->ends[c->pass->waits[task->first_wait + w].task]));
     c->ends[index] = c->at;
-    return check_task(c, task, 0);
+    return check_task(c, c->pass, task, 0);
 }
 
 static weft_status check_all(checker *c)

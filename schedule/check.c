@@ -133,13 +133,12 @@ static weft_status check_readable(const rank_check *check)
             return fail(check, i, "has not the other one of its pair beside it");
         for (uint32_t w = 0; w < task->num_waits; w++) {
             const weft_wait wait = program->waits[task->first_wait + w];
-            if (wait.task >= i)
+            if (wait.task >= i && wait.task != WEFT_STEP_BEFORE)
                 return fail(check, i, "waits for task %u, which is not an earlier one", wait.task);
-            if (wait.point >= 0 && program->tasks[wait.task].flags & WEFT_TASK_PAIRED)
+            if (!weft_wait_is_served(task, wait))
+                return fail(check, i, "waits for a step or a landing of what it does not serve");
+            if (wait.point != -1 && program->tasks[wait.task].flags & WEFT_TASK_PAIRED)
                 return fail(check, i, "waits for a point of a pair");
-            if (wait.point >= 2 * WEFT_POINT_OWN)
-                return fail(check, i, "waits for point %d, which no layer or bucket has",
-                            wait.point);
         }
     }
     return WEFT_OK;
@@ -370,9 +369,12 @@ static weft_status check_tasks(const rank_check *check)
         if ((task->flags ^ wanted->flags) & WEFT_TASK_HOST_WAITS)
             return fail(check, i, "%s that the host waits", task->flags ? "says" : "hides");
         if ((task->flags ^ wanted->flags) & ~(expected->may_pair ? WEFT_TASK_PAIRED : 0))
+            return fail(check, i, "says that it is one of a pair");
+        const bool follows = weft_task_awaits_step(wanted, expected->waits);
+        if (weft_task_awaits_step(task, program->waits) != follows)
             return fail(check, i,
-                        wanted->flags ? "may start before its expert's step is over"
-                                      : "waits for a step, but must not");
+                        follows ? "may start before the update of the step before is over"
+                                : "waits for the step before, but must not");
         for (int k = 0; k < WEFT_TASK_MAX_OPERANDS; k++)
             WEFT_TRY(check_operand(check, i, k));
         if (expected->begins == expected->ends ||
@@ -388,7 +390,7 @@ static weft_status check_tasks(const rank_check *check)
 
 static bool is_done(const rank_check *check, const weft_past *past, weft_wait wait)
 {
-    return weft_past_has(past, check->program->tasks[wait.task].lane, wait);
+    return weft_past_has(past, check->program->tasks, wait);
 }
 
 static weft_past past_of(const rank_check *check, uint32_t index)
@@ -398,18 +400,19 @@ static weft_past past_of(const rank_check *check, uint32_t index)
     return past;
 }
 
-/* A bucket's own point is over for tasks that wait for it, and for those behind their end. */
+/* A landing is over for tasks of the bucket that wait for it, and for those behind their end. */
 static bool is_over(const rank_check *check, uint32_t index, weft_wait wait)
 {
     const weft_program *program = check->program;
     const weft_past past = past_of(check, index);
-    if (wait.point < WEFT_POINT_OWN)
+    if (wait.point != WEFT_POINT_LANDED)
         return is_done(check, &past, wait);
     for (uint32_t i = index; i > wait.task; i--) {
         const weft_task *task = &program->tasks[i];
         for (uint32_t w = 0; w < task->num_waits; w++) {
             const weft_wait *other = &program->waits[task->first_wait + w];
             if (other->task == wait.task && other->point == wait.point &&
+                task->bucket == program->tasks[index].bucket &&
                 (i == index || is_done(check, &past, (weft_wait){i, -1})))
                 return true;
         }
@@ -423,6 +426,8 @@ static weft_status check_waits(const rank_check *check)
     for (uint32_t i = 0; i < expected->num_tasks; i++)
         for (uint32_t w = 0; w < expected->tasks[i].num_waits; w++) {
             const weft_wait *wanted = &expected->waits[expected->tasks[i].first_wait + w];
+            if (wanted->task == WEFT_STEP_BEFORE) /* check_tasks has looked */
+                continue;
             const weft_wait wait = {check->seen[wanted->task] - 1, wanted->point};
             const uint32_t index = check->seen[i] - 1;
             if (!is_over(check, index, wait))
@@ -496,10 +501,9 @@ static weft_status find_past(rank_check *check, uint32_t index, weft_past *out)
     const weft_program *program = check->program;
     const weft_task *task = &program->tasks[index];
     weft_pasts_begin(check->pasts, task->lane, out);
-    for (uint32_t w = 0; w < task->num_waits; w++) {
-        const weft_wait wait = program->waits[task->first_wait + w];
-        weft_pasts_add_wait(check->pasts, program->tasks[wait.task].lane, wait, out);
-    }
+    for (uint32_t w = 0; w < task->num_waits; w++)
+        weft_pasts_add_wait(check->pasts, program->tasks, program->waits[task->first_wait + w],
+                            out);
     return weft_pasts_add(check->pasts, task->lane, index, out);
 }
 

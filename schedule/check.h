@@ -45,7 +45,8 @@ typedef struct weft_expectation {
     const void *context; /* for `has` */
     bool may_pair;       /* the program says which passes are paired */
     /* What must be over before a task starts. `tasks` refer to these waits by first_wait and
-     * num_waits, of any number; a wait's task is an index of `tasks`. */
+     * num_waits, of any number; a wait's task is an index of `tasks`, or the step before: the
+     * program's tasks wait for that where it is listed, and no others. */
     const weft_wait *waits;
     uint32_t ordered; /* kinds (bits) whose tasks, flow by flow, keep the order of `tasks` */
     /* Tasks of this flow that begin and end what max_in_flight bounds; where a weights' half

@@ -24,28 +24,21 @@ void weft_past_add_task(weft_past *past, const weft_past *before, int lane, uint
         past->lanes[lane].upto = index + 1;
 }
 
-void weft_past_add_wait(weft_past *past, const weft_past *before, int lane, weft_wait wait)
+bool weft_past_has(const weft_past *past, const weft_task *tasks, weft_wait wait)
 {
-    weft_past more = *before;
-    if (wait.point < 0) {
-        weft_past_add_task(past, before, lane, wait.task);
-        return;
-    }
-    if (wait.point < WEFT_POINT_OWN) {
-        more.lanes[lane].partial = wait.task + 1;
-        more.lanes[lane].point = wait.point;
-    }
-    learn(past, &more);
-}
-
-bool weft_past_has(const weft_past *past, int lane, weft_wait wait)
-{
-    const struct weft_lane_past *of = &past->lanes[lane];
-    if (wait.point >= WEFT_POINT_OWN)
+    if (wait.task == WEFT_STEP_BEFORE || wait.point == WEFT_POINT_LANDED)
         return false;
+    const struct weft_lane_past *of = &past->lanes[tasks[wait.task].lane];
     if (of->upto > wait.task)
         return true;
     return wait.point >= 0 && of->partial == wait.task + 1 && of->point <= wait.point;
+}
+
+bool weft_wait_is_served(const weft_task *task, weft_wait wait)
+{
+    if (wait.task == WEFT_STEP_BEFORE)
+        return wait.point == -1 && (task->bucket >= 0 || task->expert >= 0);
+    return wait.point >= -1 || (wait.point == WEFT_POINT_LANDED && task->bucket >= 0);
 }
 
 void weft_pasts_begin(const weft_pasts *pasts, int lane, weft_past *out)
@@ -116,9 +109,20 @@ void weft_pasts_of(const weft_pasts *pasts, int lane, uint32_t index, weft_past 
     out->lanes[lane].upto = index;
 }
 
-void weft_pasts_add_wait(const weft_pasts *pasts, int lane, weft_wait wait, weft_past *past)
+void weft_pasts_add_wait(const weft_pasts *pasts, const weft_task *tasks, weft_wait wait,
+                         weft_past *past)
 {
     weft_past before;
+    if (wait.task == WEFT_STEP_BEFORE)
+        return;
+    const int lane = tasks[wait.task].lane;
     weft_pasts_of(pasts, lane, wait.task, &before);
-    weft_past_add_wait(past, &before, lane, wait);
+    if (wait.point >= 0) {
+        before.lanes[lane].partial = wait.task + 1;
+        before.lanes[lane].point = wait.point;
+    }
+    if (wait.point == -1)
+        weft_past_add_task(past, &before, lane, wait.task);
+    else
+        learn(past, &before);
 }

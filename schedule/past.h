@@ -14,13 +14,15 @@ typedef struct weft_past {
     } lanes[WEFT_NUM_LANES];
 } weft_past;
 
-/* Add to *past a task of a lane that is done, or a wait for it that is over, and everything done
- * before it: `before` is what was done before that task started. A bucket's own point only shows
- * that its task has started; weft_past_has never confirms such a point. */
+/* Adds to *past a task of a lane that is done, and everything done before it: `before` is what was
+ * done before that task started. */
 void weft_past_add_task(weft_past *past, const weft_past *before, int lane, uint32_t index);
-void weft_past_add_wait(weft_past *past, const weft_past *before, int lane, weft_wait wait);
-/* Whether the wait for a task of the lane is over. */
-bool weft_past_has(const weft_past *past, int lane, weft_wait wait);
+/* Whether the wait for one of the tasks is over; of a landing and of the step before nothing says
+ * so. */
+bool weft_past_has(const weft_past *past, const weft_task *tasks, weft_wait wait);
+/* Whether the task serves a bucket, or an expert, whose landing or step before it waits for; any
+ * other wait is for the caller to judge. */
+bool weft_wait_is_served(const weft_task *task, weft_wait wait);
 
 /* The pasts of a program's tasks. Along a lane a past only grows: what is held are its steps, which
  * come from waits, not from tasks. */
@@ -48,7 +50,9 @@ weft_status weft_pasts_add(weft_pasts *pasts, int lane, uint32_t index,
                            const weft_past *past) WEFT_CHECKED;
 /* What is done before the task `index`, of this lane. */
 void weft_pasts_of(const weft_pasts *pasts, int lane, uint32_t index, weft_past *out);
-/* Adds to *past a wait for a task of the program that is over. */
-void weft_pasts_add_wait(const weft_pasts *pasts, int lane, weft_wait wait, weft_past *past);
+/* Adds to *past a wait for one of the program's tasks that is over: the landing of a gradient only
+ * shows that its task has started, the step before nothing. */
+void weft_pasts_add_wait(const weft_pasts *pasts, const weft_task *tasks, weft_wait wait,
+                         weft_past *past);
 
 #endif

@@ -9,7 +9,8 @@
 
 _Static_assert(sizeof(weft_task) == 48 && sizeof(weft_wait) == 8 && sizeof(weft_slot) == 16,
                "padding would make equal programs differ");
-_Static_assert(WEFT_TASK_MAX_WAITS >= WEFT_NUM_LANES - 1, "a task may wait for every other lane");
+_Static_assert(WEFT_TASK_MAX_WAITS > WEFT_NUM_LANES - 1,
+               "a task may wait for every other lane, and for the step before");
 _Static_assert(WEFT_NUM_SLOT_KINDS <= 64, "a value's slots are bits");
 
 /* Who used a slot last: 1 + index of the last writer, and of the last reader since then on each
@@ -116,6 +117,14 @@ int weft_program_count_slots(const weft_program *program, weft_slot_kind holds, 
         count +=
             program->slots[i].holds == holds && (chunk < 0 || program->slots[i].chunk == chunk);
     return count;
+}
+
+bool weft_task_awaits_step(const weft_task *task, const weft_wait *waits)
+{
+    for (uint32_t w = 0; w < task->num_waits; w++)
+        if (waits[task->first_wait + w].task == WEFT_STEP_BEFORE)
+            return true;
+    return false;
 }
 
 bool weft_program_host_waits(const weft_program *program)
@@ -231,10 +240,11 @@ static weft_status check_ranges(const weft_program_builder *builder, const weft_
         return WEFT_ERROR(WEFT_CONFIG, "a task waits for %u others, at most %d can be needed",
                           num_waits, WEFT_TASK_MAX_WAITS);
     for (uint32_t w = 0; w < num_waits; w++)
-        if (waits[w].task >= builder->num_tasks || waits[w].point < -1 ||
-            waits[w].point >= 2 * WEFT_POINT_OWN)
+        if ((waits[w].task >= builder->num_tasks && waits[w].task != WEFT_STEP_BEFORE) ||
+            !weft_wait_is_served(task, waits[w]))
             return WEFT_ERROR(WEFT_CONFIG,
-                              "task %u waits for task %u (point %d), which is not an earlier one",
+                              "task %u waits for task %u (point %d), which is not an earlier one, "
+                              "or for what it does not serve",
                               builder->num_tasks, waits[w].task, waits[w].point);
     return WEFT_OK;
 }
@@ -276,7 +286,7 @@ weft_status weft_program_add(weft_program_builder *builder, const weft_task *tas
     WEFT_TRY(check_ranges(builder, task, waits, num_waits));
     weft_pasts_begin(&builder->pasts, task->lane, &past);
     for (uint32_t w = 0; w < num_waits; w++)
-        weft_pasts_add_wait(&builder->pasts, builder->tasks[waits[w].task].lane, waits[w], &past);
+        weft_pasts_add_wait(&builder->pasts, builder->tasks, waits[w], &past);
     return add_with(builder, task, waits, num_waits, &past, out_index);
 }
 
@@ -291,7 +301,7 @@ static void must_follow(predecessors *before, weft_wait wait)
 {
     uint32_t at = before->count++;
     for (; at > 0 && (before->waits[at - 1].task < wait.task ||
-                      (before->waits[at - 1].task == wait.task && wait.point < 0));
+                      (before->waits[at - 1].task == wait.task && wait.point == -1));
          at--)
         before->waits[at] = before->waits[at - 1];
     before->waits[at] = wait;
@@ -326,12 +336,11 @@ weft_status weft_program_append(weft_program_builder *builder, const weft_task *
     weft_wait waits[WEFT_TASK_MAX_WAITS];
     uint32_t num_waits = 0;
     for (uint32_t i = 0; i < before.count; i++) {
-        const int lane = builder->tasks[before.waits[i].task].lane;
-        if (weft_past_has(&known, lane, before.waits[i]))
+        if (weft_past_has(&known, builder->tasks, before.waits[i]))
             continue;
         if (num_waits == WEFT_TASK_MAX_WAITS)
             return WEFT_ERROR(WEFT_CONFIG, "a task needs more than %d waits", WEFT_TASK_MAX_WAITS);
-        weft_pasts_add_wait(&builder->pasts, lane, before.waits[i], &known);
+        weft_pasts_add_wait(&builder->pasts, builder->tasks, before.waits[i], &known);
         waits[num_waits++] = before.waits[i];
     }
     for (uint32_t i = 0; i < num_waits / 2; i++) {

@@ -13,10 +13,14 @@
  *
  * Points: other tasks may wait for a point inside a task. When a backward passes point l, the
  * gradients of layer l and of all layers above it hold this micro-batch's share. It passes its
- * points in falling order; of a backward in two halves the weights' half passes them. A point from
- * WEFT_POINT_OWN on belongs to one bucket, whose gradient comes to the host on a lane of its own. A
- * program knows no order among these: neither another point nor the task's end says that one of
- * them is passed. */
+ * points in falling order; of a backward in two halves the weights' half passes them. At
+ * WEFT_POINT_LANDED the gradient of the waiting task's own bucket, which a lane of its own brings
+ * there, is in host memory. A program knows no order among these: neither another point nor the
+ * task's end says that one of them is passed.
+ *
+ * The step before: a task may wait for the last task that updated what it serves in the step before
+ * (schedule/pipeline/update.h): its bucket, or in an experts' program the expert at its position.
+ */
 #ifndef WEFT_SCHEDULE_PROGRAM_H
 #define WEFT_SCHEDULE_PROGRAM_H
 
@@ -31,20 +35,19 @@
 
 enum {
     WEFT_TASK_MAX_OPERANDS = 7,
-    WEFT_TASK_MAX_WAITS = 14, /* lanes are FIFOs: one wait for each other lane is enough */
+    WEFT_TASK_MAX_WAITS = 15, /* lanes are FIFOs: one for each other lane, and the step before */
     WEFT_PROGRAM_MAX_SLOTS = 32768,
-    WEFT_POINT_OWN = 65536,          /* the first point that is a bucket's own, above all layers */
     WEFT_PROGRAM_MAX_CHUNKS = 32767, /* a virtual stage's number stays an int */
     /* A task's flags. The host waits inside the task and enqueues nothing behind it until it is
      * done. */
     WEFT_TASK_HOST_WAITS = 1,
-    /* Beside its listed waits the task waits for its expert's update of the previous step. */
-    WEFT_TASK_AFTER_STEP = 2,
     /* A forward and the backward right behind it, whole or its input's half, are one pair: both
      * begin when the waits of both are over, and end together. */
-    WEFT_TASK_PAIRED = 4,
-    WEFT_TASK_ALL_FLAGS = 7,
+    WEFT_TASK_PAIRED = 2,
+    WEFT_TASK_ALL_FLAGS = 3,
 };
+
+#define WEFT_STEP_BEFORE UINT32_MAX /* in place of an awaited task */
 
 /* Without padding, so that equal programs are equal bytes. */
 typedef struct weft_task {
@@ -64,9 +67,10 @@ typedef struct weft_task {
 } weft_task;
 
 typedef struct weft_wait {
-    uint32_t task; /* an earlier one */
-    int32_t point; /* a point in the task; -1: the task's end */
+    uint32_t task; /* an earlier one, or WEFT_STEP_BEFORE */
+    int32_t point; /* a layer's point in the task; WEFT_POINT_LANDED; -1: the task's end */
 } weft_wait;
+enum { WEFT_POINT_LANDED = -2 };
 
 typedef struct weft_slot {
     uint32_t holds; /* weft_slot_kind */
@@ -96,6 +100,9 @@ static inline bool weft_task_opens_pair(const weft_task *task)
 {
     return (task->flags & WEFT_TASK_PAIRED) && task->kind == WEFT_TASK_FORWARD;
 }
+
+/* Whether the task is one that waits for the step before. waits: its program's. */
+bool weft_task_awaits_step(const weft_task *task, const weft_wait *waits);
 
 /* Whether the host waits inside one of the tasks. */
 bool weft_program_host_waits(const weft_program *program);

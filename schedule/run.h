@@ -17,22 +17,28 @@ typedef struct weft_executor {
     /* Whether the task, whose function has run, has another part, for which the function runs
      * again; NULL: tasks have one part. */
     bool (*goes_on)(void *context, const weft_task *task);
-    /* The event of a task's point, NULL: nobody waits for it. It is recorded behind the part that
-     * passes the point; one from WEFT_POINT_OWN on by whose gradient it is, before the task's end
-     * is enqueued. point NULL: no task may wait for one. */
-    weft_event *(*point)(void *context, const weft_task *task, int point);
+    /* The event behind a task's wait for a point or for the step before. A layer's is recorded
+     * behind the part that passes the point (waiting NULL: to record it; NULL: nobody waits for
+     * it), a landing's by whose gradient it is, before the task's end is enqueued. Of the step
+     * before NULL says that the task's function waits itself, if it has anything to do; so does
+     * event NULL, and then no task may wait for a point. */
+    weft_event *(*event)(void *context, const weft_task *waiting, weft_wait wait);
     void *context;
-    const weft_task *waiting; /* the task whose waits are enqueued */
-    uint32_t runs_on;         /* bits of lanes that weft_program_run leaves running */
-    uint32_t ahead;           /* bits of lanes whose tasks go ahead (schedule/ahead.h) */
-    int (*layer_of)(void *context, int point); /* with `ahead`: of points from WEFT_POINT_OWN on */
+    uint32_t runs_on; /* bits of lanes that weft_program_run leaves running */
+    /* Bits of lanes that go ahead: between the parts of a long task their next tasks are enqueued,
+     * as far as their waits are enqueued and their points recorded. So work that the other parts
+     * put on these lanes does not all stand ahead of those tasks. Each lane keeps the program's
+     * order. */
+    uint32_t ahead;
+    /* With `ahead`: the layer whose point's part records the landing that the task waits for. */
+    int (*layer_of)(void *context, const weft_task *waiting);
     int passed;        /* set by a task's function whose part has passed a point: that one */
     weft_trace *trace; /* optional: gets a slice a task, which the task's lane stamps */
     weft_slice_context within;
 
     weft_event **done; /* one event a task; these belong to prepare and release */
-    bool *early;       /* by task: enqueued ahead */
     uint32_t num_done;
+    uint32_t upto[WEFT_NUM_LANES]; /* behind each lane's last task that is enqueued */
 } weft_executor;
 
 /* Makes the events for programs of up to max_tasks tasks, so that running allocates nothing. */
@@ -56,6 +62,9 @@ weft_status weft_program_open(const weft_program *program, weft_executor *execut
 /* Enqueues the next part of the task at hand: its waits before the first, its event behind the
  * last. */
 weft_status weft_program_next(weft_cursor *cursor) WEFT_CHECKED;
+/* Records the event of an earlier task again, behind what was put on its lane since: tasks enqueued
+ * from now on wait for that, too. */
+weft_status weft_program_end_again(const weft_cursor *cursor, uint32_t task) WEFT_CHECKED;
 
 /* Enqueues all tasks and returns before they are done. One caller at a time. More programs may be
  * enqueued behind this one; only the order of each lane orders tasks of two programs. On an

@@ -53,6 +53,9 @@ static void set_fields(const int32_t fields[NUM_FIELDS], weft_task *task)
     task->peer = fields[6];
 }
 
+#define STEP_BEFORE "step_before"
+#define LANDED "@landed"
+
 static void put_task(line *out, const weft_task *task, const weft_wait *waits)
 {
     int32_t fields[NUM_FIELDS];
@@ -63,8 +66,6 @@ static void put_task(line *out, const weft_task *task, const weft_wait *waits)
         put(out, " %s", weft_flow_text((int)task->flow));
     if (task->flags & WEFT_TASK_HOST_WAITS)
         put(out, " host");
-    if (task->flags & WEFT_TASK_AFTER_STEP)
-        put(out, " after_step");
     if (task->flags & WEFT_TASK_PAIRED)
         put(out, " pair");
     for (int f = 0; f < NUM_FIELDS; f++)
@@ -74,8 +75,14 @@ static void put_task(line *out, const weft_task *task, const weft_wait *waits)
         if (task->operands[i] != -1)
             put(out, " %s=%d", weft_operand_text((int)operands->rows[i].name), task->operands[i]);
     for (uint32_t w = 0; w < task->num_waits; w++) {
-        put(out, w ? ",%u" : " waits=%u", waits[w].task);
-        if (waits[w].point != -1)
+        put(out, w ? "," : " waits=");
+        if (waits[w].task == WEFT_STEP_BEFORE)
+            put(out, STEP_BEFORE);
+        else
+            put(out, "%u", waits[w].task);
+        if (waits[w].point == WEFT_POINT_LANDED)
+            put(out, LANDED);
+        else if (waits[w].point != -1)
             put(out, "@%d", waits[w].point);
     }
 }
@@ -131,22 +138,29 @@ static int find(const char *word, const char *(*text_of)(int), int count)
     return -1;
 }
 
-static void read_waits(const char *text, weft_task *task, weft_wait *waits)
+static bool skip(char **text, const char *word)
 {
-    for (char *end; task->num_waits < WEFT_TASK_MAX_WAITS; text = end + 1) {
+    const bool is_there = strncmp(*text, word, strlen(word)) == 0;
+    *text += is_there ? strlen(word) : 0;
+    return is_there;
+}
+
+static void read_waits(char *text, weft_task *task, weft_wait *waits)
+{
+    do {
         weft_wait *wait = &waits[task->num_waits++];
-        *wait = (weft_wait){(uint32_t)strtoul(text, &end, 10), -1};
-        if (*end == '@')
-            wait->point = (int32_t)strtol(end + 1, &end, 10);
-        if (*end != ',')
-            break;
-    }
+        wait->task =
+            skip(&text, STEP_BEFORE) ? WEFT_STEP_BEFORE : (uint32_t)strtoul(text, &text, 10);
+        wait->point = skip(&text, LANDED) ? WEFT_POINT_LANDED
+                      : skip(&text, "@")  ? (int32_t)strtol(text, &text, 10)
+                                          : -1;
+    } while (skip(&text, ",") && task->num_waits < WEFT_TASK_MAX_WAITS);
 }
 
 /* Parses known words; the comparison of the whole line finds any others. */
 static void read_field(const char *word, weft_task *task, weft_wait *waits)
 {
-    const char *equals = strchr(word, '=');
+    char *equals = strchr(word, '=');
     const weft_operands *operands = weft_operands_of(task->kind, task->flow);
     int32_t fields[NUM_FIELDS];
     get_fields(task, fields);
@@ -154,7 +168,6 @@ static void read_field(const char *word, weft_task *task, weft_wait *waits)
         const int flow = find(word, weft_flow_text, WEFT_NUM_FLOWS);
         task->flow = flow < 0 ? task->flow : (uint8_t)flow;
         task->flags |= strcmp(word, "host") == 0 ? WEFT_TASK_HOST_WAITS : 0;
-        task->flags |= strcmp(word, "after_step") == 0 ? WEFT_TASK_AFTER_STEP : 0;
         task->flags |= strcmp(word, "pair") == 0 ? WEFT_TASK_PAIRED : 0;
         return;
     }

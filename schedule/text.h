@@ -1,8 +1,8 @@
 /* Programs as text: `program in_flight=3`, then the slots, a line for each stretch of equal rows
  * (`slots 0-2 activation chunk=0 bytes=4096`), then a task a line:
  * `7 forward compute mb=3 chunk=0 x=0 stash=0 y=4 waits=5,6@2`. What a task does not have is left
- * out; `6@2` is point 2 of task 6. Printing and parsing are exact inverses, so golden files are
- * programs.*/
+ * out; `6@2` is point 2 of task 6, `6@landed` the landing inside it, `step_before` in a task's
+ * place the step before. Printing and parsing are exact inverses, so golden files are programs. */
 #ifndef WEFT_SCHEDULE_TEXT_H
 #define WEFT_SCHEDULE_TEXT_H
 
@@ -13,7 +13,7 @@
 #include "core/arena.h"
 #include "schedule/program.h"
 
-enum { WEFT_TASK_TEXT_BYTES = 576 };
+enum { WEFT_TASK_TEXT_BYTES = 592 };
 
 /* The task's line without its index; cut short if it does not fit (WEFT_TASK_TEXT_BYTES always
  * fits). Returns `text`. */

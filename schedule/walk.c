@@ -34,15 +34,6 @@ static uint32_t find_meeting(const weft_program *program, int meeting)
     return index;
 }
 
-static size_t num_own_points(const weft_program *program)
-{
-    size_t num = 0;
-    for (uint32_t i = 0; i < program->num_waits; i++)
-        if (program->waits[i].point >= WEFT_POINT_OWN + (int64_t)num)
-            num = (size_t)(program->waits[i].point - WEFT_POINT_OWN) + 1;
-    return num;
-}
-
 weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int num_stages,
                             weft_arena *scratch)
 {
@@ -52,12 +43,8 @@ weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int n
     for (int stage = 0; stage < num_stages; stage++) {
         WEFT_TRY(weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(bool), &memory));
         walk->stages[stage].done = memory;
-        WEFT_TRY(
-            weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(int32_t), &memory));
+        WEFT_TRY(weft_arena_alloc_array(scratch, programs[stage].num_waits, sizeof(bool), &memory));
         walk->stages[stage].passed = memory;
-        WEFT_TRY(weft_arena_alloc_array(scratch, num_own_points(&programs[stage]), sizeof(bool),
-                                        &memory));
-        walk->stages[stage].own = memory;
         walk->stages[stage].host = next_host_wait(&programs[stage], 0);
         for (int meeting = 0; meeting < WEFT_NUM_MEETINGS; meeting++)
             walk->stages[stage].meets[meeting] = find_meeting(&programs[stage], meeting);
@@ -72,14 +59,11 @@ static uint32_t unmet_wait(const weft_walk *walk, int stage, uint32_t index)
 {
     const weft_program *program = &walk->programs[stage];
     const weft_task *task = &program->tasks[index];
-    for (uint32_t w = 0; w < task->num_waits; w++) {
-        const weft_wait *wait = &program->waits[task->first_wait + w];
-        const bool passed = wait->point >= WEFT_POINT_OWN
-                                ? walk->stages[stage].own[wait->point - WEFT_POINT_OWN]
-                                : wait->point >= 0 && walk->stages[stage].passed[wait->task] >=
-                                                          INT32_MAX - wait->point;
-        if (!passed && !walk->stages[stage].done[wait->task])
-            return wait->task;
+    for (uint32_t w = task->first_wait; w < task->first_wait + task->num_waits; w++) {
+        const uint32_t earlier = program->waits[w].task;
+        if (earlier != WEFT_STEP_BEFORE && !walk->stages[stage].passed[w] &&
+            !walk->stages[stage].done[earlier])
+            return earlier;
     }
     return index;
 }
@@ -133,12 +117,9 @@ bool weft_is_message(const weft_task *send, int sender, const weft_task *receive
                weft_stage_of(is_v, num_ranks, sender, send->chunk) + next;
 }
 
-void weft_walk_pass(weft_walk *walk, int stage, uint32_t task, int point)
+void weft_walk_pass(weft_walk *walk, int stage, uint32_t wait)
 {
-    if (point >= WEFT_POINT_OWN)
-        walk->stages[stage].own[point - WEFT_POINT_OWN] = true;
-    else
-        walk->stages[stage].passed[task] = INT32_MAX - point;
+    walk->stages[stage].passed[wait] = true;
 }
 
 static void finish_task(weft_walk *walk, int stage, uint32_t index)

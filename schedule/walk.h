@@ -1,8 +1,8 @@
 /* Walks a set of programs, one a rank, in an order in which they can really run. Lanes are FIFOs. A
- * task starts when its waits are over; a wait for a point is over when the caller says that the
- * point is passed, at the latest when its task is done. Behind a task inside which the host waits
- * nothing starts before that task is done. A message happens when its SEND and its RECEIVE both
- * stand at the head of their lanes (rendezvous). All ranks meet in NORM, and those with tied
+ * task starts when its waits are over; a wait for a point is over when the caller says so, at
+ * the latest when its task is done; one for the step before is. Behind a task inside which the host
+ * waits nothing starts before that task is done. A message happens when its SEND and its RECEIVE
+ * both stand at the head of their lanes (rendezvous). All ranks meet in NORM, and those with tied
  * embeddings in their SUM: no rank starts such a task before all have reached it. Other
  * collectives, such as an MoE layer's counts, are between replicas of a rank, which run the same
  * program in step; the walk treats them like any task. The walk decides order alone: the checker
@@ -18,9 +18,8 @@ enum { WEFT_NUM_MEETINGS = 2 }; /* NORM; SUM of tied embeddings */
 typedef struct weft_walk_stage {
     uint32_t head[WEFT_NUM_LANES]; /* next task of the lane; num_tasks: none is left */
     bool *done;                    /* [num_tasks] */
-    int32_t *passed; /* [num_tasks]: INT32_MAX less the last point passed; points fall. 0: none */
-    bool *own;       /* by point - WEFT_POINT_OWN: whether a bucket's own point is passed */
-    uint32_t host;   /* the next task inside which the host waits; num_tasks: none */
+    bool *passed;                  /* by the program's waits: for a point that is passed */
+    uint32_t host;                 /* the next task inside which the host waits; num_tasks: none */
     uint32_t meets[WEFT_NUM_MEETINGS]; /* the task in which ranks meet; num_tasks: none */
 } weft_walk_stage;
 
@@ -54,8 +53,8 @@ bool weft_walk_head(weft_walk *walk, int stage, int lane, weft_walk_step *out);
 /* Whether the task at the head of this lane could run without its meeting; for prices of buffered
  * messages. */
 bool weft_walk_ready(const weft_walk *walk, int stage, int lane, uint32_t *out_task);
-/* The task has passed a point. */
-void weft_walk_pass(weft_walk *walk, int stage, uint32_t task, int point);
+/* The point is passed that this one of the program's waits is for. */
+void weft_walk_pass(weft_walk *walk, int stage, uint32_t wait);
 void weft_walk_done(weft_walk *walk, const weft_walk_step *step);
 /* After the last step: WEFT_INTERNAL, saying who waits for whom, unless every task is done. */
 weft_status weft_walk_finish(const weft_walk *walk) WEFT_CHECKED;

@@ -39,7 +39,6 @@ typedef struct stage_cost {
     weft_tier_walk *tier; /* NULL: no experts beyond device memory */
     double *stepped_us;   /* [buckets]: the last update's end, from the step's begin, and */
     double filed_us;      /* of what it reads and writes */
-    int *by_point;        /* a bucket's point of its own -> the bucket */
 } stage_cost;
 
 typedef struct pricing {
@@ -493,21 +492,6 @@ static weft_status price_slowest(pricing *p, const weft_site *site, int stage, w
     return WEFT_OK;
 }
 
-static weft_status find_points(const weft_buckets *buckets, weft_arena *arena, int **out)
-{
-    int most = -1;
-    for (int b = 0; b < buckets->count; b++)
-        if (weft_bucket_is_offloaded(&buckets->shapes[b]) &&
-            buckets->shapes[b].point - WEFT_POINT_OWN > most)
-            most = buckets->shapes[b].point - WEFT_POINT_OWN;
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)(most + 1), out));
-    for (int b = buckets->count - 1; b >= 0; b--)
-        if (weft_bucket_is_offloaded(&buckets->shapes[b]) &&
-            buckets->shapes[b].point >= WEFT_POINT_OWN)
-            (*out)[buckets->shapes[b].point - WEFT_POINT_OWN] = b;
-    return WEFT_OK;
-}
-
 static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
 {
     const weft_step *step = &p->plan->step;
@@ -532,7 +516,6 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
     for (int b = 0; b < buckets->count; b++)
         WEFT_TRY(price_bucket(p, &site, &buckets->shapes[b], element_bytes, &cost->buckets[b]));
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)buckets->count, &cost->stepped_us));
-    WEFT_TRY(find_points(buckets, arena, &cost->by_point));
     return price_norm(p, &site, buckets, &cost->norm_us);
 }
 
@@ -664,22 +647,23 @@ static double task_us(const void *context, int stage, const weft_task *task)
 }
 
 /* An expert's gradient is final when it has landed, at the latest, here, as the backward ends. */
-static double own_share(const pricing *p, int stage, const weft_task *task, int point)
+static double landed_share(const pricing *p, int stage, const weft_task *task, int bucket)
 {
     const stage_cost *cost = &p->stages[stage];
     if (!cost->tier)
         return 1;
     const double us = task_us(p, stage, task) + tier_us(p, stage, task),
-                 landed = weft_tier_landed_us(cost->tier, cost->by_point[point - WEFT_POINT_OWN]);
+                 landed = weft_tier_landed_us(cost->tier, bucket);
     return us > 0 ? fmax(0, fmin(1, landed / us)) : 1;
 }
 
 /* A layer's gradients are final when the backwards of it and of all above it are over. */
-static double point_share(const void *context, int stage, const weft_task *task, int layer)
+static double point_share(const void *context, int stage, const weft_task *task, int layer,
+                          const weft_task *waiting)
 {
     const pricing *p = context;
-    if (layer >= WEFT_POINT_OWN)
-        return own_share(p, stage, task, layer);
+    if (layer == WEFT_POINT_LANDED)
+        return landed_share(p, stage, task, waiting->bucket);
     int first, end;
     double us = 0, all = 0;
     double *const *by_layer =

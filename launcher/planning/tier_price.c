@@ -493,7 +493,7 @@ static void use_place(const running *r, const weft_task *task, double at)
 }
 
 /* A write, then its read: both behind what is done in the place. */
-static double file_task(const running *r, const weft_task *task, double at)
+static double file_task(const running *r, const weft_task *task, bool after_step, double at)
 {
     weft_tier_walk *w = r->walk;
     const bool of_gradient = task->flow == WEFT_FLOW_GRADIENT;
@@ -503,7 +503,7 @@ static double file_task(const running *r, const weft_task *task, double at)
         return at;
     if (!w->file) /* unknown, or a layer alone, for which nothing has its place */
         return at + weft_experts_task_us(&r->layer->costs, r->layer->shares, task);
-    if (task->flags & WEFT_TASK_AFTER_STEP)
+    if (after_step)
         at = fmax(at, stepped_us(w, r->layer, task->expert));
     if (task->kind == WEFT_TASK_WRITE) {
         const file_times times =
@@ -583,7 +583,7 @@ static double accumulate(const running *r, const weft_task *task, double at, dou
     return at;
 }
 
-static double end_of(const running *r, const weft_task *task, double at)
+static double end_of(const running *r, const weft_task *task, bool after_step, double at)
 {
     const double us = weft_experts_task_us(&r->layer->costs, r->layer->shares, task);
     if (!(r->layer->shares[task->expert] > 0))
@@ -591,7 +591,7 @@ static double end_of(const running *r, const weft_task *task, double at)
     switch (task->kind) {
     case WEFT_TASK_WRITE:
     case WEFT_TASK_READ:
-        return file_task(r, task, at);
+        return file_task(r, task, after_step, at);
     case WEFT_TASK_UPLOAD:
         return upload(r, task, at);
     case WEFT_TASK_EXPERT:
@@ -615,8 +615,9 @@ static double walk_run(const running *r, bool backward, int first, int end, doub
         const weft_task *task = &program->tasks[i];
         double start = fmax(w->lanes_us[task->lane], w->enqueued_us);
         for (uint32_t k = 0; k < task->num_waits; k++)
-            start = fmax(start, w->ends_us[program->waits[task->first_wait + k].task]);
-        w->ends_us[i] = end_of(r, task, start);
+            if (program->waits[task->first_wait + k].task != WEFT_STEP_BEFORE)
+                start = fmax(start, w->ends_us[program->waits[task->first_wait + k].task]);
+        w->ends_us[i] = end_of(r, task, weft_task_awaits_step(task, program->waits), start);
         w->lanes_us[task->lane] = w->ends_us[i];
     }
     return w->lanes_us[WEFT_LANE_COMPUTE];

@@ -557,10 +557,10 @@ static weft_status create_points(weft_trainer *t, weft_trainer_program *step)
     WEFT_TRY(WEFT_ARRAY(t->arena, program->num_tasks + 1, &step->of_task));
     for (uint32_t i = 0; i < program->num_waits; i++) {
         const weft_wait *wait = &program->waits[i];
-        if (wait->point < 0)
+        if (wait->point == -1)
             continue;
         step->of_task[wait->task] = true;
-        if (wait->point < WEFT_POINT_OWN && !t->runs.points[wait->point])
+        if (wait->point >= 0 && !t->runs.points[wait->point])
             WEFT_TRY(weft_event_create(t->device, &t->runs.points[wait->point]));
     }
     return WEFT_OK;

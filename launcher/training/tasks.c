@@ -18,6 +18,11 @@ static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane
         lane);
 }
 
+static const weft_bucket_shape *shapes_of(const weft_trainer *t)
+{
+    return t->runs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]].shapes;
+}
+
 static bool is_offloaded(const weft_trainer *t, int bucket)
 {
     if (bucket < 0)
@@ -68,21 +73,29 @@ static bool owes(const weft_trainer *t, int bucket)
            weft_optimizer_may_owe(t->optimizer, bucket, t->running.step);
 }
 
-/* A reduction clears the gradient of an expert without rows, which the step before may still read.
- * A step writes weights that a refresh may still read: one of an expert that has had no rows since,
- * so that nobody computes with what comes of it; the wait keeps lanes off each other's memory. */
-static weft_status wait_for_step(const weft_trainer *t, const weft_task *task, int bucket,
-                                 weft_lane *lane)
+/* What a task waits for at a point, or of the step before; where updates are reordered, of the
+ * bucket whose turn it is. A reduction clears the gradient of an expert without rows, which the
+ * step before may still read. A step writes weights that a refresh may still read: one of an expert
+ * that has had no rows since, so that nobody computes with what comes of it; the wait keeps lanes
+ * off each other's memory. */
+static weft_event *event_of(void *context, const weft_task *waiting, weft_wait wait)
 {
-    return task->flags & WEFT_TASK_AFTER_STEP
-               ? weft_lane_wait(lane, weft_model_stepped(t->model, index_of(t, bucket)))
-               : WEFT_OK;
+    const weft_trainer *t = context;
+    if (wait.point >= 0)
+        return t->runs.points[wait.point];
+    const int bucket = waiting->kind == WEFT_TASK_NORM || waiting->kind == WEFT_TASK_STEP
+                           ? taken_by(t, waiting->kind, waiting->bucket)
+                           : waiting->bucket;
+    if (wait.point == WEFT_POINT_LANDED)
+        return weft_model_landed(t->model, index_of(t, bucket));
+    return waiting->kind == WEFT_TASK_READ && owes(t, bucket)
+               ? NULL
+               : weft_model_stepped(t->model, index_of(t, bucket));
 }
 
 static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
-    WEFT_TRY(wait_for_step(t, task, task->bucket, lane));
     if (is_offloaded(t, task->bucket))
         WEFT_TRY(clear_absent(t, task->bucket, lane));
     return weft_optimizer_reduce(t->optimizer, task->bucket, lane);
@@ -117,7 +130,7 @@ static weft_status end_update(weft_trainer *t, const weft_task *task, int bucket
     bool gathers, refreshes;
     if (!is_offloaded(t, bucket))
         return WEFT_OK;
-    shape = &t->runs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]].shapes[bucket];
+    shape = &shapes_of(t)[bucket];
     gathers = weft_bucket_gathers(shape) && task->kind == WEFT_TASK_STEP;
     refreshes = shape->refreshes && task->kind != WEFT_TASK_UPLOAD;
     if (!gathers && task->kind != WEFT_TASK_UPLOAD)
@@ -131,7 +144,6 @@ static weft_status run_step(void *context, const weft_task *task, weft_lane *lan
     int64_t update = weft_trainer_update_number(t, t->running.step);
     const double lr = weft_ramp_lr(&t->config.train, &t->lr, update);
     const int bucket = taken_by(t, task->kind, task->bucket);
-    WEFT_TRY(wait_for_step(t, task, bucket, lane));
     if (owes(t, bucket)) {
         weft_optimizer_owe(t->optimizer, bucket, update, lr);
         return end_update(t, task, bucket, lane);
@@ -179,22 +191,17 @@ static weft_status run_write(void *context, const weft_task *task, weft_lane *la
 static weft_status run_read(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
+    (void)lane; /* likewise */
     if (owes(t, task->bucket))
         return WEFT_OK;
-    WEFT_TRY(wait_for_step(t, task, task->bucket, lane));
     return weft_model_read_expert(t->model, index_of(t, task->bucket),
                                   task->flow == WEFT_FLOW_WEIGHT);
 }
 
-/* A bucket's own point is recorded with the backward of its layer. */
-static int layer_of(void *context, int point)
+static int layer_of(void *context, const weft_task *waiting)
 {
     const weft_trainer *t = context;
-    const weft_buckets *buckets = &t->runs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
-    int b = 0;
-    while (!weft_bucket_is_offloaded(&buckets->shapes[b]) || buckets->shapes[b].point != point)
-        b++;
-    return buckets->shapes[b].layer;
+    return shapes_of(t)[waiting->bucket].layer;
 }
 
 static void trainer_bind_update_tasks(weft_trainer *t)
@@ -319,19 +326,6 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
                               boundary(t, task, WEFT_OPERAND_Y, &y));
 }
 
-/* The event of a bucket's own point; where updates are reordered, of the bucket that is next. */
-static weft_event *point_of(void *context, const weft_task *task, int point)
-{
-    (void)task;
-    const weft_trainer *t = context;
-    if (point < WEFT_POINT_OWN)
-        return t->runs.points[point];
-    const int index = point - WEFT_POINT_OWN;
-    return weft_model_landed(t->model, t->executor.waiting->kind == WEFT_TASK_NORM
-                                           ? weft_model_turn(t->model, index, WEFT_TIER_TURN_LANDED)
-                                           : index);
-}
-
 static weft_status open_backward(const weft_trainer *t, const weft_task *task, bool has_points,
                                  weft_lane *lane)
 {
@@ -405,7 +399,7 @@ void weft_trainer_bind_tasks(weft_trainer *t)
     ex->run[WEFT_TASK_SEND] = run_send;
     ex->run[WEFT_TASK_RECEIVE] = run_receive;
     ex->goes_on = goes_on;
-    ex->point = point_of;
+    ex->event = event_of;
     ex->context = t;
     trainer_bind_update_tasks(t);
 }

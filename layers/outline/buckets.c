@@ -177,7 +177,6 @@ weft_status weft_outline_buckets(const weft_outline *outline, const weft_mesh *m
         shape->chunk = chunk_of(&outline->layout, rank, shape->layer);
         if (!weft_bucket_is_offloaded(shape))
             continue;
-        shape->point = WEFT_POINT_OWN + shape->index;
         shape->at_once = outline->steps_at_once;
         if (outline->tier.experts == WEFT_TIER_FILE)
             shape->residency =

@@ -9,7 +9,6 @@
 #include "layers/pass/note.h"
 #include "layers/pass/parts.h"
 #include "layers/pass/pass.h"
-#include "schedule/ahead.h"
 #include "schedule/operands.h"
 
 /* A pass whose program is being enqueued. */
@@ -541,10 +540,12 @@ static weft_status go_on(weft_pass_strand *s)
 {
     const weft_program *program = s->program;
     while (s->cursor.at < program->num_tasks && weft_body_beside(&program->tasks[s->cursor.at]))
-        if (waits_for_left(s, &program->tasks[s->cursor.at]))
-            s->reduces[s->at] = weft_program_set_aside(&s->cursor);
-        else
+        if (waits_for_left(s, &program->tasks[s->cursor.at])) {
+            s->reduces[s->at] = s->cursor;
+            s->cursor.at++;
+        } else {
             WEFT_TRY(weft_program_next(&s->cursor));
+        }
     return WEFT_OK;
 }
 

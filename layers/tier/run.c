@@ -236,7 +236,7 @@ static weft_status run_read(const work *w, const weft_task *task, weft_lane *lan
     const weft_tier_expert *e = &w->tier->experts[bucket];
     if (!is_in_file(w, task))
         return WEFT_OK;
-    if (task->flags & WEFT_TASK_AFTER_STEP)
+    if (!w->call->backward)
         WEFT_TRY(weft_lane_wait(lane, e->stepped));
     return weft_records_read(weft_tier_records(w->tier), bucket,
                              task->flow == WEFT_FLOW_WEIGHT ? WEFT_RECORD_W

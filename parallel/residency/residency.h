@@ -151,8 +151,8 @@ enum { WEFT_ALIGN_ELEMENTS = 32 };
  * those that overlap with the last backward, from the last layer down, dense before expert where
  * one layer completes both. Then come those of sections that are summed before they are reduced:
  * they wait for the end of the backward, since a sum between the first and the last stage would
- * hold up the buckets behind it. Every shape's chunk is 0; those offloaded have no point yet, and
- * say not when they step. */
+ * hold up the buckets behind it. Every shape's chunk is 0, and those offloaded do not say when
+ * they step. */
 weft_status weft_buckets_order(const weft_cut_sections *sections, const weft_mesh *mesh,
                                const weft_residency *residency, weft_arena *arena,
                                weft_buckets *out) WEFT_CHECKED;

@@ -128,10 +128,14 @@ static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int po
     const bool kept = position < w->shape->num_kept;
     const bool first_use = kind == (w->shape->num_places > 0 ? WEFT_TASK_READ : WEFT_TASK_UPLOAD) ||
                            (kind == WEFT_TASK_EXPERT && kept);
-    const weft_wait wait = {after, -1};
     weft_task task = weft_task_of(kind, flow);
+    weft_wait waits[2];
+    uint32_t num_waits = 0;
     task.expert = position;
-    task.flags = !w->backward && first_use ? WEFT_TASK_AFTER_STEP : 0;
+    if (after != UINT32_MAX)
+        waits[num_waits++] = (weft_wait){after, -1};
+    if (!w->backward && first_use)
+        waits[num_waits++] = (weft_wait){WEFT_STEP_BEFORE, -1};
     for (int i = 0; i < operands->count; i++) {
         const weft_value value = operands->rows[i].value;
         const weft_slot_kind holds = weft_value_slot_kind((int)value);
@@ -140,12 +144,11 @@ static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int po
                 w->builder ? w->first[holds] + weft_experts_place(w->shape, holds, position) : 0;
     }
     if (w->builder)
-        return weft_program_append(w->builder, &task, &wait, after != UINT32_MAX, out_index);
-    if (after != UINT32_MAX) {
-        task.first_wait = w->num_waits;
-        task.num_waits = 1;
-        w->waits[w->num_waits++] = wait;
-    }
+        return weft_program_append(w->builder, &task, waits, num_waits, out_index);
+    task.first_wait = w->num_waits;
+    task.num_waits = (uint16_t)num_waits;
+    for (uint32_t i = 0; i < num_waits; i++)
+        w->waits[w->num_waits++] = waits[i];
     *out_index = w->num_tasks;
     w->tasks[w->num_tasks++] = task;
     return WEFT_OK;

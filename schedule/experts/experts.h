@@ -35,9 +35,8 @@
  * nor read.
  *
  * The host steps experts (schedule/pipeline/update.h), perhaps beside the next step's forward. So
- * forward's uploads, the reads ahead of them and the computations of kept experts carry
- * WEFT_TASK_AFTER_STEP: at run time each waits for its expert's update of the previous step.
- * Backward needs no such flag, because the same expert's forward has waited.
+ * forward's uploads, or the reads ahead of them, and the computations of kept experts wait for the
+ * step before. Backward needs no such wait, because the same expert's forward has waited.
  *
  * Slots, by kind, the first two alike in both programs:
  *   expert_weights     on the device: those kept, then a ring of num_slots; position q in its own

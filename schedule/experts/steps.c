@@ -27,13 +27,13 @@ typedef struct layer_state {
     pass *passes[NUM_STEPS][2]; /* forward, backward: by micro-batch */
     int last[NUM_STEPS];        /* micro-batch of the last backward */
     int num_backwards[NUM_STEPS];
-    weft_past landed[NUM_STEPS]; /* over once the point of any expert is passed */
+    weft_past landed[NUM_STEPS]; /* over once any expert's gradient has landed */
 } layer_state;
 
 /* The unrolled tasks of an offloaded bucket, by step. */
 typedef struct bucket_state {
     int layer;
-    uint32_t waiter[NUM_STEPS]; /* the first to wait for the bucket's own point; UINT32_MAX: none */
+    uint32_t waiter[NUM_STEPS]; /* the first to wait for the landing; UINT32_MAX: none */
     uint32_t last[NUM_STEPS];   /* the last task of its update */
     uint32_t read[NUM_STEPS];   /* the read of the file; UINT32_MAX: none */
 } bucket_state;
@@ -89,8 +89,7 @@ static weft_status fail(const unrolling *u, uint32_t index, const char *format, 
 /* Whether task `other` is over when task `index` starts; UINT32_MAX never is. */
 static bool over(const unrolling *u, uint32_t index, uint32_t other)
 {
-    return other != UINT32_MAX &&
-           weft_past_has(&u->pasts[index], u->tasks[other].lane, (weft_wait){other, -1});
+    return other != UINT32_MAX && weft_past_has(&u->pasts[index], u->tasks, (weft_wait){other, -1});
 }
 
 static void wait_for(unrolling *u, uint32_t index, uint32_t other)
@@ -215,7 +214,7 @@ static weft_status unroll_expert(unrolling *u, uint32_t index, int layer, int ba
     const int q = task->expert;
     const bool lands = task->kind == WEFT_TASK_ACCUMULATE ||
                        (task->kind == WEFT_TASK_DOWNLOAD && !l->shape.accumulates);
-    if (task->flags & WEFT_TASK_AFTER_STEP)
+    if (weft_task_awaits_step(task, body->waits))
         p->firsts[q] = index;
     if (task->kind == WEFT_TASK_UPLOAD)
         p->uploads[q] = index;
@@ -253,9 +252,9 @@ static weft_status unroll_part(unrolling *u, const weft_task *of, const weft_pro
     }
     const uint32_t index = u->at[t] = add(u, task, lane_of(task->lane), (uint32_t)layer);
     for (uint32_t w = 0; w < task->num_waits; w++) {
-        const uint32_t other = u->at[body->waits[task->first_wait + w].task];
-        if (other != UINT32_MAX)
-            wait_for(u, index, other);
+        const uint32_t other = body->waits[task->first_wait + w].task;
+        if (other != WEFT_STEP_BEFORE && u->at[other] != UINT32_MAX)
+            wait_for(u, index, u->at[other]);
     }
     p->done = computes ? index : p->done;
     return task->expert < 0 ? WEFT_OK : unroll_expert(u, index, layer, batch, backward, body, task);
@@ -272,8 +271,7 @@ static weft_status find_landed(unrolling *u, int layer, int batch)
             return fail(u, p->done, "no gradient of expert %d comes to the host", q);
         const uint32_t landing = p->landings[q], upload = p->uploads[q];
         weft_past_add_task(&mine, &u->pasts[landing], u->tasks[landing].lane, landing);
-        if (upload != UINT32_MAX &&
-            !weft_past_has(&mine, u->tasks[upload].lane, (weft_wait){upload, -1}))
+        if (upload != UINT32_MAX && !weft_past_has(&mine, u->tasks, (weft_wait){upload, -1}))
             return fail(u, landing, "may end before the expert's weights are read");
         for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
             if (q == 0 || mine.lanes[lane].upto < common->lanes[lane].upto)
@@ -310,16 +308,13 @@ static void wait_for_layers(unrolling *u, uint32_t index, const weft_task *pass_
             wait_for(u, index, u->layers[l].passes[u->now][1][pass_task->micro_batch].done);
 }
 
-static weft_status wait_for_own(unrolling *u, uint32_t index, int chunk, int point)
+static weft_status wait_for_landing(unrolling *u, uint32_t index, int chunk)
 {
     const weft_buckets *buckets = u->of->buckets;
-    int b = 0;
-    while (b < buckets->count &&
-           !(weft_bucket_is_offloaded(&buckets->shapes[b]) && buckets->shapes[b].point == point &&
-             buckets->shapes[b].chunk == chunk))
-        b++;
-    if (b == buckets->count)
-        return fail(u, index, "waits for point %d, which is no bucket's", point);
+    const int b = u->tasks[index].bucket;
+    if (b >= buckets->count || !weft_bucket_is_offloaded(&buckets->shapes[b]) ||
+        buckets->shapes[b].chunk != chunk)
+        return fail(u, index, "waits for a gradient that does not come to the host");
     const weft_past *landed = &u->layers[u->buckets[b].layer].landed[u->now];
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
         if (u->pasts[index].lanes[lane].upto < landed->lanes[lane].upto)
@@ -334,13 +329,14 @@ static weft_status add_waits(unrolling *u, uint32_t index, const weft_task *task
     const weft_program *step = u->of->step;
     for (uint32_t w = 0; w < task->num_waits; w++) {
         const weft_wait *wait = &step->waits[task->first_wait + w];
-        const weft_task *other = &step->tasks[wait->task];
-        if (wait->point < 0)
+        if (wait->task == WEFT_STEP_BEFORE)
+            continue;
+        if (wait->point == -1)
             wait_for(u, index, u->ends[wait->task]);
-        else if (wait->point < WEFT_POINT_OWN)
-            wait_for_layers(u, index, other, wait->point);
+        else if (wait->point >= 0)
+            wait_for_layers(u, index, &step->tasks[wait->task], wait->point);
         else
-            WEFT_TRY(wait_for_own(u, index, other->chunk, wait->point));
+            WEFT_TRY(wait_for_landing(u, index, step->tasks[wait->task].chunk));
     }
     return WEFT_OK;
 }
@@ -384,7 +380,7 @@ static weft_status check_update_task(unrolling *u, uint32_t index, const weft_ta
 {
     const int b = task->bucket;
     bucket_state *bucket = &u->buckets[b];
-    const bool after_step = task->flags & WEFT_TASK_AFTER_STEP;
+    const bool after_step = weft_task_awaits_step(task, u->of->step->waits);
     const bool writes_gradient = task->kind == WEFT_TASK_REDUCE;
     const bool in_file = weft_bucket_is_in_file(&u->of->buckets->shapes[b]);
     if (writes_gradient || task->kind == WEFT_TASK_STEP || task->kind == WEFT_TASK_READ) {

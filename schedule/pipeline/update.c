@@ -27,17 +27,10 @@ static bool begins_sum(const weft_buckets *buckets, int bucket)
     return shape->sum != WEFT_BUCKET_SUM_NONE && (bucket == 0 || shape[-1].sum != shape->sum);
 }
 
-/* The point at which the gradients of a bucket are final. */
+/* The point at which the gradients of a bucket are final; -1: all must end. */
 static int point_of(const weft_bucket_shape *shape)
 {
-    return weft_bucket_is_offloaded(shape) ? shape->point : shape->layer;
-}
-
-static weft_task reduce_task(const weft_buckets *buckets, int bucket)
-{
-    weft_task reduce = bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, bucket);
-    reduce.flags = weft_bucket_is_offloaded(&buckets->shapes[bucket]) ? WEFT_TASK_AFTER_STEP : 0;
-    return reduce;
+    return weft_bucket_is_offloaded(shape) ? WEFT_POINT_LANDED : shape->layer;
 }
 
 static weft_task host_task(weft_task_kind kind, weft_flow flow, int bucket)
@@ -47,20 +40,7 @@ static weft_task host_task(weft_task_kind kind, weft_flow flow, int bucket)
     return task;
 }
 
-/* The upload of the step before may still read the weights. */
-static weft_task host_step_task(const weft_buckets *buckets, int bucket)
-{
-    weft_task step = host_task(WEFT_TASK_STEP, WEFT_FLOW_NONE, bucket);
-    step.flags = buckets->shapes[bucket].refreshes ? WEFT_TASK_AFTER_STEP : 0;
-    return step;
-}
-
-static weft_task read_task(weft_flow flow, int bucket)
-{
-    weft_task read = bucket_task(WEFT_TASK_READ, flow, bucket);
-    read.flags = WEFT_TASK_AFTER_STEP;
-    return read;
-}
+static const weft_wait step_before = {WEFT_STEP_BEFORE, -1};
 
 /* The flow of the first read: what the bucket needs ahead of its norm. */
 static weft_flow first_read(const weft_bucket_shape *shape)
@@ -92,7 +72,7 @@ typedef struct appending {
  */
 static weft_wait final_at(const appending *a, const weft_bucket_shape *shape)
 {
-    if (point_of(shape) < 0)
+    if (point_of(shape) == -1)
         return a->end;
     uint32_t last = a->last_backward[shape->chunk];
     for (int c = shape->chunk + 1; c < a->num_chunks; c++)
@@ -105,24 +85,28 @@ static weft_wait final_at(const appending *a, const weft_bucket_shape *shape)
  * read can follow. */
 static weft_status append_read(appending *a, weft_flow flow, int b, weft_wait after, weft_wait *out)
 {
-    const weft_task write = bucket_task(WEFT_TASK_WRITE, flow, b), read = read_task(flow, b);
+    const weft_task write = bucket_task(WEFT_TASK_WRITE, flow, b),
+                    read = bucket_task(WEFT_TASK_READ, flow, b);
     out->point = -1;
     WEFT_TRY(weft_program_append(a->builder, &write, &after, 1, NULL));
-    return weft_program_append(a->builder, &read, NULL, 0, &out->task);
+    return weft_program_append(a->builder, &read, &step_before, 1, &out->task);
 }
 
-/* after: the norm of all gradients; at once: the bucket's own. */
+/* after: the norm of all gradients; at once: the bucket's own. The upload of the step before may
+ * still read the weights. */
 static weft_status append_host_step(appending *a, int b, weft_wait after)
 {
     const weft_bucket_shape *shape = &a->buckets->shapes[b];
-    const weft_task step = host_step_task(a->buckets, b),
+    const weft_task step = host_task(WEFT_TASK_STEP, WEFT_FLOW_NONE, b),
                     gather = host_task(WEFT_TASK_GATHER, WEFT_FLOW_WEIGHT, b),
                     upload = bucket_task(WEFT_TASK_UPLOAD, WEFT_FLOW_WEIGHT, b);
     weft_wait waits[2] = {after, {a->last_backward[shape->chunk], shape->layer}};
-    weft_wait before[2] = {after, {0, -1}};
+    weft_wait before[3] = {after};
     uint32_t num_before = 1;
     if (weft_bucket_is_in_file(shape) && !shape->at_once)
         WEFT_TRY(append_read(a, WEFT_FLOW_WEIGHT, b, after, &before[num_before++]));
+    if (shape->refreshes)
+        before[num_before++] = step_before;
     WEFT_TRY(weft_program_append(a->builder, &step, before, num_before, &waits[0].task));
     waits[0].point = -1;
     if (weft_bucket_gathers(shape))
@@ -166,17 +150,21 @@ static weft_status append_reductions(appending *a)
     bool in_passes = false;
     for (int b = 0; b < buckets->count; b++) {
         const weft_bucket_shape *shape = &buckets->shapes[b];
-        weft_wait final = final_at(a, shape);
-        const weft_task sum = sum_task(shape->sum), reduce = reduce_task(buckets, b);
+        weft_wait before[2] = {final_at(a, shape), step_before}, *final = &before[0];
+        const weft_task sum = sum_task(shape->sum),
+                        reduce = bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, b);
+        const bool is_offloaded = weft_bucket_is_offloaded(shape);
         if (begins_sum(buckets, b))
             WEFT_TRY(weft_program_append(a->builder, &sum, &a->end, 1, &reduced.task));
         in_passes |= weft_bucket_is_in_passes(shape);
         if (weft_bucket_is_in_file(shape))
-            WEFT_TRY(append_read(a, first_read(shape), b, final, &final));
+            WEFT_TRY(append_read(a, first_read(shape), b, *final, final));
         if (weft_bucket_reduces(shape))
-            WEFT_TRY(weft_program_append(a->builder, &reduce, &final, 1, &reduced.task));
-        if (weft_bucket_is_offloaded(shape))
-            WEFT_TRY(append_host_norm(a, b, weft_bucket_reduces(shape) ? reduced : final, &summed));
+            WEFT_TRY(weft_program_append(a->builder, &reduce, before, 1 + (uint32_t)is_offloaded,
+                                         &reduced.task));
+        if (is_offloaded)
+            WEFT_TRY(
+                append_host_norm(a, b, weft_bucket_reduces(shape) ? reduced : *final, &summed));
     }
     if (in_passes) {
         const weft_task rest = bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, -1);
@@ -261,7 +249,7 @@ static void list_backwards(weft_task_list *list, const backwards *all,
 /* Lists waits for the bucket's final gradients. */
 static void list_final(weft_task_list *list, const backwards *all, const weft_bucket_shape *shape)
 {
-    list_backwards(list, all, point_of(shape) < 0 ? NULL : shape, point_of(shape));
+    list_backwards(list, all, point_of(shape) == -1 ? NULL : shape, point_of(shape));
 }
 
 /* The index of the bucket's task of this kind and flow, from `first` on. */
@@ -287,10 +275,13 @@ static void list_host_step(weft_task_list *list, const backwards *all, const wef
     uint32_t read = UINT32_MAX;
     if (weft_bucket_is_in_file(shape) && after != UINT32_MAX) {
         list_task(list, bucket_task(WEFT_TASK_WRITE, WEFT_FLOW_WEIGHT, b));
-        read = list_task(list, read_task(WEFT_FLOW_WEIGHT, b));
+        read = list_task(list, bucket_task(WEFT_TASK_READ, WEFT_FLOW_WEIGHT, b));
         list_wait(list, (weft_wait){after, -1});
+        list_wait(list, step_before);
     }
-    uint32_t last = list_task(list, host_step_task(buckets, b));
+    uint32_t last = list_task(list, host_task(WEFT_TASK_STEP, WEFT_FLOW_NONE, b));
+    if (shape->refreshes)
+        list_wait(list, step_before);
     if (read != UINT32_MAX)
         list_wait(list, (weft_wait){read, -1});
     list_wait(list, (weft_wait){norm, -1});
@@ -393,11 +384,14 @@ void weft_update_expect(const weft_buckets *buckets, const uint32_t *last_backwa
         uint32_t read = UINT32_MAX;
         if (weft_bucket_is_in_file(shape)) {
             list_task(list, bucket_task(WEFT_TASK_WRITE, first_read(shape), b));
-            read = list_task(list, read_task(first_read(shape), b));
+            read = list_task(list, bucket_task(WEFT_TASK_READ, first_read(shape), b));
             list_final(list, &all, shape);
+            list_wait(list, step_before);
         }
         if (weft_bucket_reduces(shape)) {
-            reduced = list_task(list, reduce_task(buckets, b));
+            reduced = list_task(list, bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, b));
+            if (weft_bucket_is_offloaded(shape))
+                list_wait(list, step_before);
             if (read != UINT32_MAX)
                 list_wait(list, (weft_wait){read, -1});
             list_final(list, &all, shape);
@@ -449,11 +443,11 @@ uint32_t weft_update_max_tasks(const weft_buckets *buckets)
     return num;
 }
 
-/* Sums, reductions and the norm wait for chunks and their predecessors, steps and gathers for one
- * task. */
+/* Sums, reductions and the norm wait for chunks and their predecessors, gathers for one task; a
+ * step on the host for chunks and four more. */
 uint32_t weft_update_max_waits(const weft_buckets *buckets, int num_chunks)
 {
-    return weft_update_max_tasks(buckets) * (3 + (uint32_t)num_chunks);
+    return weft_update_max_tasks(buckets) * (4 + (uint32_t)num_chunks);
 }
 
 uint32_t weft_update_ordered(void)

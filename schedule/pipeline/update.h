@@ -14,17 +14,18 @@
  *
  * An offloaded bucket has its state in host memory, and the lane host does its work:
  *
- *   write, read bucket=b   of one in a file, behind its own point: what lies in the place that it
+ *   write, read bucket=b   of one in a file, behind its landing: what lies in the place that it
  *                          gets goes to the file where it was changed, and what the file has of
  *                          this one comes there: of one that steps behind the norm of all the
- *                          gradient, and ahead of its step, again, all (weight). after_step: the
- *                          update of the step before may still write
- *   reduce bucket=b        as above, but behind the bucket's own point, or its read; after_step:
- *                          it may clear a gradient that the step before it still reads
+ *                          gradient, and ahead of its step, again, all (weight). A read waits for
+ *                          the step before, whose update may still write
+ *   reduce bucket=b        as above, but behind the bucket's landing, or its read, and the step
+ *                          before: it may clear a gradient that the step before it still reads
  *   norm bucket=b          its sum of squares, for the norm of all
  *   step bucket=b          at once: a layer's experts, when their gradients are final. Else behind
  *                          the norm of all, the first layer's first, as the next forward needs
- *                          them. after_step: an upload of the step before may still read
+ *                          them. Where experts may be kept, behind the step before, of which an
+ *                          upload may still read
  *   gather bucket=b        on the lane host, over a communicator of its own: a reduction of the
  *                          next step may pass it
  *   upload bucket=b        the new weights of an expert that is kept, to the device: behind the
@@ -44,11 +45,11 @@
  *
  * The lanes host, to_device and file run on beside the next step (schedule/run.h), unless the
  * optimizer is to be done when the step is (`after`): then nothing is at once and no lane runs on.
- * A task of the next step with WEFT_TASK_AFTER_STEP waits for its bucket's last task here: the
- * upload, else the gather, else the step.
+ * A task of the next step that waits for the step before does so for its bucket's last task here:
+ * the upload, else the gather, else the step.
  *
  * Tasks of these lanes may be enqueued between the parts of a backward, once their waits are passed
- * (schedule/ahead.h). So an expert in a file is read and stepped when its gradient lands, not
+ * (schedule/run.h). So an expert in a file is read and stepped when its gradient lands, not
  * behind all reads of the layers below. */
 #ifndef WEFT_SCHEDULE_PIPELINE_UPDATE_H
 #define WEFT_SCHEDULE_PIPELINE_UPDATE_H

@@ -19,10 +19,11 @@ typedef struct weft_activity {
     double needs[WEFT_MAX_LINKS]; /* the share of its time in which it needs each link */
 } weft_activity;
 
-/* Points that tasks of a stage wait for, by task; of one that runs or is over, in the order in
- * which they pass. */
+/* Points that tasks of a stage wait for, by the task that passes them; of one that runs or is over,
+ * in the order in which they pass. */
 typedef struct weft_point {
-    weft_wait wait;
+    uint32_t task, wait; /* wait: its index in the program */
+    const weft_task *waiting;
     double share; /* of the task's time, known from its start on */
 } weft_point;
 
@@ -280,7 +281,7 @@ static uint32_t find_points(const stage_points *points, uint32_t task)
     uint32_t low = 0, high = points->count;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        if (points->points[middle].wait.task < task)
+        if (points->points[middle].task < task)
             low = middle + 1;
         else
             high = middle;
@@ -293,7 +294,7 @@ static const weft_point *next_point(const weft_simulation *sim, const weft_activ
 {
     const stage_points *points = &sim->points[a->step.stage];
     const bool left =
-        a->next_point < points->count && points->points[a->next_point].wait.task == a->step.task;
+        a->next_point < points->count && points->points[a->next_point].task == a->step.task;
     return left ? &points->points[a->next_point] : NULL;
 }
 
@@ -308,20 +309,22 @@ static int compare_shares(const void *a, const void *b)
 {
     const weft_point *x = a, *y = b;
     return x->share != y->share ? (x->share < y->share ? -1 : 1)
-                                : (x->wait.point < y->wait.point) - (x->wait.point > y->wait.point);
+                                : (x->wait > y->wait) - (x->wait < y->wait);
 }
 
-/* Puts the points of a task that starts in order, the buckets' own among the layers'. */
+/* Puts the points of a task that starts in order, landings among layers'. */
 static void begin_points(weft_simulation *sim, weft_activity *a)
 {
     const weft_pricing *pricing = sim->pricing;
     const int stage = a->step.stage;
+    const weft_program *program = &sim->programs[stage];
     stage_points *points = &sim->points[stage];
     uint32_t end = a->next_point = find_points(points, a->step.task);
-    for (; end < points->count && points->points[end].wait.task == a->step.task; end++)
-        points->points[end].share =
-            pricing->point(pricing->context, stage, &sim->programs[stage].tasks[a->step.task],
-                           points->points[end].wait.point);
+    for (; end < points->count && points->points[end].task == a->step.task; end++) {
+        weft_point *point = &points->points[end];
+        point->share = pricing->point(pricing->context, stage, &program->tasks[a->step.task],
+                                      program->waits[point->wait].point, point->waiting);
+    }
     if (end > a->next_point)
         qsort(&points->points[a->next_point], end - a->next_point, sizeof *points->points,
               compare_shares);
@@ -492,7 +495,7 @@ static weft_status note(weft_simulation *sim, int stage, uint32_t index, const w
 static void pass_point(weft_simulation *sim, weft_activity *a, int number)
 {
     const double share = next_share(sim, a);
-    weft_walk_pass(&sim->walk, a->step.stage, a->step.task, next_point(sim, a)->wait.point);
+    weft_walk_pass(&sim->walk, a->step.stage, next_point(sim, a)->wait);
     a->next_point++;
     a->end_us = sim->now_us + a->cost_us * fmax(0, next_share(sim, a) - share) / a->rate;
     simulation_add(sim, number);
@@ -555,17 +558,21 @@ static weft_status simulate(weft_simulation *sim)
 static int compare_tasks(const void *a, const void *b)
 {
     const weft_point *x = a, *y = b;
-    return (x->wait.task > y->wait.task) - (x->wait.task < y->wait.task);
+    return (x->task > y->task) - (x->task < y->task);
 }
 
 static weft_status list_points(const weft_program *program, weft_arena *scratch, stage_points *out)
 {
+    uint32_t room = 0;
     for (uint32_t i = 0; i < program->num_waits; i++)
-        out->count += program->waits[i].point >= 0;
-    WEFT_TRY(WEFT_ARRAY(scratch, out->count, &out->points));
-    for (uint32_t i = 0, at = 0; i < program->num_waits; i++)
-        if (program->waits[i].point >= 0)
-            out->points[at++].wait = program->waits[i];
+        room += program->waits[i].point != -1;
+    WEFT_TRY(WEFT_ARRAY(scratch, room, &out->points));
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        for (uint32_t w = task->first_wait; w < task->first_wait + task->num_waits; w++)
+            if (program->waits[w].point != -1)
+                out->points[out->count++] = (weft_point){program->waits[w].task, w, task, 1};
+    }
     if (out->count > 0)
         qsort(out->points, out->count, sizeof *out->points, compare_tasks);
     return WEFT_OK;
@@ -658,6 +665,8 @@ static uint32_t last_awaited(const weft_program *program, const weft_span *spans
     uint32_t last = program->num_tasks;
     for (uint32_t w = 0; w < task->num_waits; w++) {
         const uint32_t earlier = program->waits[task->first_wait + w].task;
+        if (earlier == WEFT_STEP_BEFORE)
+            continue;
         if (last == program->num_tasks || spans[earlier].end_us > spans[last].end_us)
             last = earlier;
     }

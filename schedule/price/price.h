@@ -1,16 +1,16 @@
 /* Pricing: a discrete-event simulation of a set of programs, one a stage.
  *
- * Lanes are FIFOs, tasks wait as programs and hosts do, and a message takes its time on the
- * receiver's RECEIVE lane from the moment both sides are ready (the SEND task occupies its lane as
- * long). A message that is buffered starts as soon as its SEND is ready; its RECEIVE starts once it
- * is ready and the message has left, and ends when the message is there: at once, if it came
- * before. Tasks in which ranks meet (schedule/walk.h) start when the last rank has come. Tasks that
- * run at once on a stage slow each other down in two ways. Interference (MPMoE §II-C): beside work
- * of another class a task goes on at alpha(its class, the other class) of its speed, beside both
- * other classes at alpha(its class, ALL). Links: tasks that together need more of a link than it
- * has go on at the same part of their speeds. A link carries as much each way at once: a message
- * loads its sender's link one way and its receiver's the other, and goes at the speed of the slower
- * end. An event costs the same however many stages there are. Pure. */
+ * Lanes are FIFOs, tasks wait as programs and hosts do, the step before is over, and a message
+ * takes its time on the receiver's RECEIVE lane from the moment both sides are ready (the SEND task
+ * occupies its lane as long). A message that is buffered starts as soon as its SEND is ready; its
+ * RECEIVE starts once it is ready and the message has left, and ends when the message is there: at
+ * once, if it came before. Tasks in which ranks meet (schedule/walk.h) start when the last rank has
+ * come. Tasks that run at once on a stage slow each other down in two ways. Interference (MPMoE
+ * §II-C): beside work of another class a task goes on at alpha(its class, the other class) of its
+ * speed, beside both other classes at alpha(its class, ALL). Links: tasks that together need more
+ * of a link than it has go on at the same part of their speeds. A link carries as much each way at
+ * once: a message loads its sender's link one way and its receiver's the other, and goes at the
+ * speed of the slower end. An event costs the same however many stages there are. Pure. */
 #ifndef WEFT_SCHEDULE_PRICE_PRICE_H
 #define WEFT_SCHEDULE_PRICE_PRICE_H
 
@@ -37,11 +37,11 @@ typedef void (*weft_task_links)(const void *context, int stage, const weft_task 
  * which they are sent, as the checker proves. */
 typedef bool (*weft_send_buffered)(const void *context, int stage, const weft_task *send);
 
-/* The part of its time after which a task has passed a point: between 0 and 1, and not smaller than
- * that of a higher point; of a bucket's own point anything between 0 and 1. Asked from the task's
- * start on. */
-typedef double (*weft_point_share)(const void *context, int stage, const weft_task *task,
-                                   int point);
+/* The part of its time after which a task has passed a point that another one waits for: between 0
+ * and 1, and not smaller than that of a layer's higher point; of a landing anything between 0 and
+ * 1. Asked from the task's start on. */
+typedef double (*weft_point_share)(const void *context, int stage, const weft_task *task, int point,
+                                   const weft_task *waiting);
 
 typedef struct weft_pricing {
     weft_task_cost cost;

@@ -15,7 +15,7 @@ static struct {
     weft_program step; /* planned, of this rank */
     uint32_t num_run;
     uint32_t next[WEFT_NUM_LANES]; /* behind the last task that ran on each, */
-    bool goes_ahead;               /* where lanes keep their order alone (schedule/ahead.h) */
+    bool goes_ahead;               /* where lanes keep their order alone (schedule/run.h) */
     const weft_task *at;           /* of several parts, if its next one comes */
     weft_executor *executor;       /* the trainer's */
     weft_task_function run[WEFT_NUM_TASK_KINDS]; /* the trainer's */

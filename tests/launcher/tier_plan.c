@@ -259,7 +259,8 @@ static void check_file(void)
            c.out);
     child_says(
         WORDS("schedule", "config.json", "--level", "experts", "--program", "--set", FROM_FILE), 0,
-        WORDS("read file weight after_step expert=0", "write file gradient expert=7"), NULL);
+        WORDS("read file weight expert=0", "waits=step_before\n", "write file gradient expert=7"),
+        NULL);
 }
 
 /* Every step ends with all that it reads and writes, however late that comes. */

@@ -201,6 +201,18 @@ void drop_wait(edit *edited, uint32_t task, uint32_t which)
         edited->waits[task][w] = edited->waits[task][w + 1];
 }
 
+void flip_step_wait(edit *edited, uint32_t task)
+{
+    weft_task *of = &edited->tasks[task];
+    for (uint32_t w = 0; w < of->num_waits; w++)
+        if (edited->waits[task][w].task == WEFT_STEP_BEFORE) {
+            drop_wait(edited, task, w);
+            return;
+        }
+    assert_true(of->num_waits < WEFT_TASK_MAX_WAITS);
+    edited->waits[task][of->num_waits++] = (weft_wait){WEFT_STEP_BEFORE, -1};
+}
+
 void drop_task(edit *edited, uint32_t task)
 {
     edited->num_tasks--;
@@ -212,7 +224,8 @@ void drop_task(edit *edited, uint32_t task)
         for (uint32_t w = edited->tasks[i].num_waits; w-- > 0;) {
             if (edited->waits[i][w].task == task)
                 drop_wait(edited, i, w);
-            else if (edited->waits[i][w].task > task)
+            else if (edited->waits[i][w].task != WEFT_STEP_BEFORE &&
+                     edited->waits[i][w].task > task)
                 edited->waits[i][w].task--;
         }
 }
@@ -244,7 +257,8 @@ void insert_task(edit *edited, uint32_t at, const weft_task *task)
     edited->tasks[at].num_waits = 0;
     for (uint32_t i = 0; i < edited->num_tasks; i++)
         for (uint32_t w = 0; w < edited->tasks[i].num_waits; w++)
-            edited->waits[i][w].task += edited->waits[i][w].task >= at;
+            edited->waits[i][w].task +=
+                edited->waits[i][w].task >= at && edited->waits[i][w].task != WEFT_STEP_BEFORE;
 }
 
 /* The set with the edited program is refused; then it has the whole one again. */

@@ -58,6 +58,8 @@ void edit_open(const program_set *set, int stage, edit *out);
 /* Puts the edited program into the set in place of the stage's. */
 void edit_close(const edit *edited, program_set *set);
 void drop_wait(edit *edited, uint32_t task, uint32_t which);
+/* Takes the wait for the step before from the task, or gives it one. */
+void flip_step_wait(edit *edited, uint32_t task);
 /* Waits of other tasks keep meaning the same tasks. */
 void drop_task(edit *edited, uint32_t task);
 void swap_tasks(edit *edited, uint32_t a, uint32_t b);

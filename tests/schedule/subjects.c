@@ -119,12 +119,13 @@ static double some_us(const void *context, int stage, const weft_task *task)
     return 1 + stage + task->kind % 5;
 }
 
-static double half_way(const void *context, int stage, const weft_task *task, int point)
+static double half_way(const void *context, int stage, const weft_task *task, int point,
+                       const weft_task *waiting)
 {
     (void)context;
     (void)stage;
     (void)task;
-    return 1 / (1.0 + point);
+    return 1 / (1.0 + (point < 0 ? waiting->bucket : point));
 }
 
 static bool every_other(const void *context, int stage, const weft_task *send)

@@ -109,13 +109,13 @@ CASE(written_out)
                "3 permute compute part=1 to=5\n"
                "4 dispatch expert activation part=1 from=5 to=1 waits=3\n"
                "5 expert compute activation part=0 x=0 middle=2 y=6 waits=2\n"
-               "6 expert compute activation after_step expert=0 weights=10\n"
+               "6 expert compute activation expert=0 weights=10 waits=step_before\n"
                "7 expert compute activation part=0 x=0 middle=2 y=6\n"
                "8 combine expert activation part=0 from=6 to=8 waits=7\n"
                "9 expert compute activation part=1 x=1 middle=3 y=7 waits=4\n"
-               "10 upload to_device weight after_step expert=1 from=14 weights=11\n"
+               "10 upload to_device weight expert=1 from=14 weights=11 waits=step_before\n"
                "11 expert compute activation expert=1 weights=11 waits=10\n"
-               "12 upload to_device weight after_step expert=2 from=15 weights=12\n"
+               "12 upload to_device weight expert=2 from=15 weights=12 waits=step_before\n"
                "13 expert compute activation expert=2 weights=12 waits=12\n"
                "14 expert compute activation part=1 x=1 middle=3 y=7\n"
                "15 combine expert activation part=1 from=7 to=9 waits=14\n");
@@ -238,6 +238,8 @@ CASE(lanes_run_on)
             for (uint32_t t = 0; t < body->num_tasks; t++)
                 for (uint32_t w = 0; w < body->tasks[t].num_waits; w++) {
                     const weft_wait *wait = &body->waits[body->tasks[t].first_wait + w];
+                    if (wait->task == WEFT_STEP_BEFORE)
+                        continue;
                     const bool runs_on = weft_body_runs_on(body->tasks[t].lane),
                                other = weft_body_runs_on(body->tasks[wait->task].lane);
                     assert_true(!runs_on || body->tasks[wait->task].expert >= 0);

@@ -58,12 +58,12 @@ CASE(written_out)
             "program in_flight=0\n"
             "slots 0-2 expert_weights\n"
             "slots 3-6 host_weights\n"
-            "0 expert compute activation after_step expert=0 weights=0\n"
-            "1 upload to_device weight after_step expert=1 from=4 weights=1\n"
+            "0 expert compute activation expert=0 weights=0 waits=step_before\n"
+            "1 upload to_device weight expert=1 from=4 weights=1 waits=step_before\n"
             "2 expert compute activation expert=1 weights=1 waits=1\n"
-            "3 upload to_device weight after_step expert=2 from=5 weights=2\n"
+            "3 upload to_device weight expert=2 from=5 weights=2 waits=step_before\n"
             "4 expert compute activation expert=2 weights=2 waits=3\n"
-            "5 upload to_device weight after_step expert=3 from=6 weights=1 waits=2\n"
+            "5 upload to_device weight expert=3 from=6 weights=1 waits=2,step_before\n"
             "6 expert compute activation expert=3 weights=1 waits=5\n");
     text_is(&shape, 1,
             "program in_flight=0\n"
@@ -92,12 +92,12 @@ CASE(written_out)
             "program in_flight=0\n"
             "slots 0-2 expert_weights\n"
             "slots 3-6 host_weights\n"
-            "0 expert compute activation after_step expert=0 weights=0\n"
-            "1 upload to_device weight after_step expert=1 from=4 weights=1 waits=0\n"
+            "0 expert compute activation expert=0 weights=0 waits=step_before\n"
+            "1 upload to_device weight expert=1 from=4 weights=1 waits=0,step_before\n"
             "2 expert compute activation expert=1 weights=1 waits=1\n"
-            "3 upload to_device weight after_step expert=2 from=5 weights=2 waits=2\n"
+            "3 upload to_device weight expert=2 from=5 weights=2 waits=2,step_before\n"
             "4 expert compute activation expert=2 weights=2 waits=3\n"
-            "5 upload to_device weight after_step expert=3 from=6 weights=1 waits=4\n"
+            "5 upload to_device weight expert=3 from=6 weights=1 waits=4,step_before\n"
             "6 expert compute activation expert=3 weights=1 waits=5\n");
     shape = (weft_experts_shape){.num_positions = 2,
                                  .num_slots = 3,
@@ -130,17 +130,17 @@ CASE(written_out_in_file)
             "program in_flight=0\n"
             "slots 0-2 expert_weights\n"
             "slots 3-4 host_weights\n"
-            "0 expert compute activation after_step expert=0 weights=0\n"
+            "0 expert compute activation expert=0 weights=0 waits=step_before\n"
             "1 write file weight expert=1 from=4\n"
-            "2 read file weight after_step expert=1 to=4\n"
+            "2 read file weight expert=1 to=4 waits=step_before\n"
             "3 upload to_device weight expert=1 from=4 weights=1 waits=2\n"
             "4 expert compute activation expert=1 weights=1 waits=3\n"
             "5 write file weight expert=2 from=3\n"
-            "6 read file weight after_step expert=2 to=3\n"
+            "6 read file weight expert=2 to=3 waits=step_before\n"
             "7 upload to_device weight expert=2 from=3 weights=2 waits=6\n"
             "8 expert compute activation expert=2 weights=2 waits=7\n"
             "9 write file weight expert=3 from=4 waits=3\n"
-            "10 read file weight after_step expert=3 to=4\n"
+            "10 read file weight expert=3 to=4 waits=step_before\n"
             "11 upload to_device weight expert=3 from=4 weights=1 waits=4,10\n"
             "12 expert compute activation expert=3 weights=1 waits=11\n");
     shape.num_positions = 2;
@@ -189,7 +189,7 @@ CASE(accepted)
     }
 }
 
-/* No task, wait, flag, operand or slot is one too many. */
+/* No task, wait, operand or slot is one too many, and no wait for the step before is missing. */
 CASE(damaged)
 {
     static edit edited;
@@ -204,7 +204,7 @@ CASE(damaged)
             every_slot_is_needed(&set, b, check, &shape);
             for (uint32_t t = 0; t < whole.num_tasks; t++) {
                 edit_open(&set, b, &edited);
-                edited.tasks[t].flags ^= WEFT_TASK_AFTER_STEP;
+                flip_step_wait(&edited, t);
                 edit_close(&edited, &set);
                 FAILS(check(&shape, &set), WEFT_INTERNAL, "step");
                 set.programs[b] = whole;
@@ -270,9 +270,11 @@ static bool can_start(const machine *m, uint32_t index)
     for (uint32_t i = 0; i < index; i++)
         if (m->program->tasks[i].lane == task->lane && !m->done[i])
             return false;
-    for (uint32_t w = 0; w < task->num_waits; w++)
-        if (!m->done[m->program->waits[task->first_wait + w].task])
+    for (uint32_t w = 0; w < task->num_waits; w++) {
+        const uint32_t other = m->program->waits[task->first_wait + w].task;
+        if (other != WEFT_STEP_BEFORE && !m->done[other])
             return false;
+    }
     return !m->running[task->lane] && !m->done[index];
 }
 

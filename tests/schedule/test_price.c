@@ -508,10 +508,12 @@ static double point_cost(const void *context, int stage, const weft_task *task)
     return task->kind == WEFT_TASK_FORWARD ? 4 : task->kind == WEFT_TASK_BACKWARD ? 8 : 3;
 }
 
-static double quarters(const void *context, int stage, const weft_task *task, int point)
+static double quarters(const void *context, int stage, const weft_task *task, int point,
+                       const weft_task *waiting)
 {
     (void)context;
     (void)stage;
+    (void)waiting;
     return task->kind == WEFT_TASK_BACKWARD ? 1 - point / 4.0 : 1;
 }
 
@@ -540,22 +542,25 @@ CASE(points_amid_a_task)
     weft_arena_release(&arena);
 }
 
-/* Takes so much longer as it starts late, and tells where a bucket's own point is from then on. */
+/* Takes so much longer as it starts late, and tells when a gradient lands from then on. */
 static double later(const void *context, int stage, const weft_task *task, double start_us)
 {
-    double *own = *(double *const *)context;
+    double *landed = *(double *const *)context;
     (void)stage;
-    *own = task->kind == WEFT_TASK_BACKWARD ? 0.5 : *own;
+    *landed = task->kind == WEFT_TASK_BACKWARD ? 0.5 : *landed;
     return task->kind == WEFT_TASK_BACKWARD ? start_us : 0;
 }
 
-static double own_half(const void *context, int stage, const weft_task *task, int point)
+static double lands_half_way(const void *context, int stage, const weft_task *task, int point,
+                             const weft_task *waiting)
 {
-    return point >= WEFT_POINT_OWN ? **(double *const *)context
-                                   : quarters(context, stage, task, point);
+    return point == WEFT_POINT_LANDED ? **(double *const *)context
+                                      : quarters(context, stage, task, point, waiting);
 }
 
-/* F [0 4], B [4 16] passes point 3 at 7, bucket 1's own at 10 and point 1 at 13. */
+/* F [0 4], B [4 16] passes point 3 at 7, the landing of bucket 1's gradient at 10 and point 1
+ * at 13.
+ */
 CASE(inside_a_task)
 {
     static const char text[] = "program in_flight=1\n"
@@ -563,14 +568,14 @@ CASE(inside_a_task)
                                "0 forward compute mb=0 chunk=0 stash=0\n"
                                "1 backward compute mb=0 chunk=0 stash=0\n"
                                "2 reduce reduce bucket=0 waits=1@3\n"
-                               "3 reduce reduce bucket=1 waits=1@65536\n"
+                               "3 reduce reduce bucket=1 waits=1@landed\n"
                                "4 reduce reduce bucket=2 waits=1@1\n";
     weft_arena arena = {0};
     weft_program program;
     weft_price price;
-    double own = 1, *at = &own;
+    double landed = 1, *at = &landed;
     const weft_pricing pricing = {
-        .cost = point_cost, .inside = later, .point = own_half, .context = &at};
+        .cost = point_cost, .inside = later, .point = lands_half_way, .context = &at};
     OK(weft_program_parse(text, &arena, &program));
     OK(weft_program_price(&program, 1, &pricing, &arena, &price));
     assert_true(price.makespan_us == 16 && price.busy_us[0] == 16);

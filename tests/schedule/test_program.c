@@ -143,13 +143,20 @@ CASE(builder_refuses)
           "task 0 waits for task 0 (point 0), which is not an earlier one");
     OK(weft_program_add(builder, &good, NULL, 0, NULL));
     FAILS(weft_program_add(builder, &good, waits, WEFT_TASK_MAX_WAITS + 1, NULL), WEFT_CONFIG,
-          "waits for 15 others");
-    const weft_wait ahead = {1, -1}, below = {0, -2}, above = {0, 2 * WEFT_POINT_OWN};
+          "waits for 16 others");
+    const weft_wait ahead = {1, -1}, below = {0, -3}, landed = {0, WEFT_POINT_LANDED},
+                    before = {WEFT_STEP_BEFORE, -1}, inside = {WEFT_STEP_BEFORE, 0};
     FAILS(weft_program_append(builder, &good, &ahead, 1, NULL), WEFT_CONFIG,
           "task 1 waits for task 1");
-    FAILS(weft_program_append(builder, &good, &below, 1, NULL), WEFT_CONFIG, "(point -2)");
-    FAILS(weft_program_append(builder, &good, &above, 1, NULL), WEFT_CONFIG, "(point 131072)");
+    FAILS(weft_program_append(builder, &good, &below, 1, NULL), WEFT_CONFIG, "(point -3)");
+    FAILS(weft_program_append(builder, &good, &landed, 1, NULL), WEFT_CONFIG, "(point -2)");
+    FAILS(weft_program_append(builder, &good, &before, 1, NULL), WEFT_CONFIG, "does not serve");
     weft_task bad = good;
+    bad.bucket = 1;
+    FAILS(weft_program_append(builder, &bad, &inside, 1, NULL), WEFT_CONFIG, "(point 0)");
+    bad.bucket = -1;
+    bad.expert = 1;
+    FAILS(weft_program_append(builder, &bad, &landed, 1, NULL), WEFT_CONFIG, "(point -2)");
     bad.kind = WEFT_NUM_TASK_KINDS;
     FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 27");
     bad = good;
@@ -160,8 +167,8 @@ CASE(builder_refuses)
     FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
           "no task has kind 0 and flow 4");
     bad = good;
-    bad.flags = 8;
-    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flags 8");
+    bad.flags = 4;
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flags 4");
     bad = good;
     bad.peer = -2;
     FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "peer -2");
@@ -219,9 +226,13 @@ CASE(any_task_round_trips)
                 task.operands[o] = (int16_t)(next_random(&random, num_slots + 1) - 1);
             weft_wait waits[WEFT_TASK_MAX_WAITS];
             const uint32_t num_waits = i ? next_random(&random, WEFT_TASK_MAX_WAITS + 1) : 0;
-            for (uint32_t w = 0; w < num_waits; w++)
+            for (uint32_t w = 0; w < num_waits; w++) {
+                const int lowest = task.bucket >= 0 ? WEFT_POINT_LANDED : -1;
                 waits[w] =
-                    (weft_wait){next_random(&random, i), (int32_t)next_random(&random, 4) - 1};
+                    (weft_wait){next_random(&random, i), (int32_t)next_random(&random, 4) + lowest};
+                if ((task.bucket >= 0 || task.expert >= 0) && next_random(&random, 9) == 0)
+                    waits[w] = (weft_wait){WEFT_STEP_BEFORE, -1};
+            }
             OK(weft_program_add(builder, &task, waits, num_waits, NULL));
         }
         OK(weft_program_finish(builder, -1, &program));
@@ -277,7 +288,12 @@ CASE(parser_refuses)
         {HEAD "0 forward compute\n1 step compute waits=0@\n", "line 4: "},
         {HEAD "0 forward compute\n1 step compute waits=0@-1\n",
          "should read \"1 step compute waits=0\""},
-        {HEAD "0 forward compute\n1 forward compute waits=0,0,0,0,0,0,0,0,0,0,0,0,0,0,0\n",
+        {HEAD "0 forward compute\n1 step compute bucket=0 waits=0@-2\n",
+         "should read \"1 step compute bucket=0 waits=0@landed\""},
+        {HEAD "0 step compute bucket=0 waits=4294967295\n",
+         "should read \"0 step compute bucket=0 waits=step_before\""},
+        {HEAD "0 step compute waits=step_before\n", "line 3: task 0 waits for "},
+        {HEAD "0 forward compute\n1 forward compute waits=0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0\n",
          "line 4: "},
         {HEAD "0 forward compute\n\n", "line 4: \"\" is no task"},
         {HEAD "0 forward compute\n" HEAD, "line 4: \"program in_flight=1\" is no task"},

@@ -352,10 +352,11 @@ static double drawn_us(const void *context, int rank, const weft_task *task)
 }
 
 /* A layer's gradients are final when its backward and those above it are over. */
-static double drawn_share(const void *context, int rank, const weft_task *task, int layer)
+static double drawn_share(const void *context, int rank, const weft_task *task, int layer,
+                          const weft_task *waiting)
 {
     const double all = compute_us(context, rank, task->chunk, 1, 0);
-    (void)task;
+    (void)waiting;
     return all > 0 ? compute_us(context, rank, task->chunk, 1, layer) / all : 1;
 }
 
@@ -412,8 +413,9 @@ static void judge_timeline(const program_set *set, const drawn *d, const weft_pr
                 const weft_wait wait = program->waits[task->first_wait + w];
                 const weft_span other = price->spans[rank][wait.task];
                 const double share =
-                    wait.point < 0 ? 1
-                                   : drawn_share(d, rank, &program->tasks[wait.task], wait.point);
+                    wait.point < 0
+                        ? 1
+                        : drawn_share(d, rank, &program->tasks[wait.task], wait.point, task);
                 after = fmax(after, other.start_us + share * (other.end_us - other.start_us));
             }
             must_hold(span.start_us >= after - 1e-9, &set->shape, "early by us",

@@ -3,6 +3,7 @@
  *
  * Stage i multiplies by its weight: y = w_i x. With the loss sum(y_last) * (micro-batch + 1), the
  * gradient of w_i is known in closed form. */
+#include "schedule/run.h"
 #include "tests/schedule/programs.h"
 
 #include <pthread.h>
@@ -10,8 +11,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "schedule/ahead.h"
 
 enum { WIDTH = 16, RUN_STAGES = 4, NUM_STEPS = 3 };
 
@@ -495,9 +494,9 @@ enum { NUM_PARTS = 3 };
 
 typedef struct in_parts {
     weft_executor executor;
-    weft_event *events[NUM_PARTS], *own; /* of points */
-    int part;                            /* of the backward */
-    char order[64];                      /* what is enqueued: b0, b1, ... */
+    weft_event *events[NUM_PARTS], *landed; /* of points */
+    int part;                               /* of the backward */
+    char order[64];                         /* what is enqueued: b0, b1, ... */
 } in_parts;
 
 static weft_status enqueue_part(void *context, const weft_task *task, weft_lane *lane)
@@ -510,7 +509,7 @@ static weft_status enqueue_part(void *context, const weft_task *task, weft_lane 
     if (!is_body)
         return WEFT_OK;
     if (p->part == 0)
-        WEFT_TRY(weft_lane_record(lane, p->own));
+        WEFT_TRY(weft_lane_record(lane, p->landed));
     p->executor.passed = NUM_PARTS - 1 - p->part;
     p->part = (p->part + 1) % NUM_PARTS;
     return WEFT_OK;
@@ -521,18 +520,19 @@ static bool has_part(void *context, const weft_task *task)
     return task->kind == WEFT_TASK_BACKWARD && ((in_parts *)context)->part > 0;
 }
 
-static weft_event *point_event(void *context, const weft_task *task, int point)
+static weft_event *point_event(void *context, const weft_task *waiting, weft_wait wait)
 {
     in_parts *p = context;
-    (void)task;
-    return point >= WEFT_POINT_OWN ? p->own : p->events[point];
+    assert_true(waiting || wait.point >= 0);
+    assert_true(wait.point >= 0 || waiting->bucket == 0);
+    return wait.point >= 0 ? p->events[wait.point] : p->landed;
 }
 
-/* The own point's. */
-static int layer_of_point(void *context, int point)
+/* Of bucket 0. */
+static int layer_that_lands(void *context, const weft_task *waiting)
 {
     (void)context;
-    assert_int_equal(point, WEFT_POINT_OWN);
+    assert_int_equal(waiting->bucket, 0);
     return NUM_PARTS - 1;
 }
 
@@ -555,7 +555,7 @@ CASE(parts_and_what_goes_ahead_of_them)
     OK(weft_program_parse("program in_flight=1\n"
                           "0 backward compute mb=0 chunk=0\n"
                           "1 reduce reduce bucket=0 waits=0@2\n"
-                          "2 step host bucket=0 waits=0@65536\n"
+                          "2 step host bucket=0 waits=0@landed\n"
                           "3 step host bucket=1 waits=0@1\n"
                           "4 step host bucket=2\n"
                           "5 step host bucket=3 waits=0\n"
@@ -563,7 +563,7 @@ CASE(parts_and_what_goes_ahead_of_them)
                           &arena, &program));
     OK(weft_device_create_cpu(1, 0, &device));
     p.executor = (weft_executor){
-        .context = &p, .goes_on = has_part, .point = point_event, .layer_of = layer_of_point};
+        .context = &p, .goes_on = has_part, .event = point_event, .layer_of = layer_that_lands};
     static const int kinds[] = {WEFT_TASK_BACKWARD, WEFT_TASK_REDUCE, WEFT_TASK_STEP,
                                 WEFT_TASK_NORM};
     static const int lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_REDUCE, WEFT_LANE_HOST};
@@ -573,7 +573,7 @@ CASE(parts_and_what_goes_ahead_of_them)
         OK(weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]), &p.executor.lanes[lanes[i]]));
         OK(weft_event_create(device, &p.events[i]));
     }
-    OK(weft_event_create(device, &p.own));
+    OK(weft_event_create(device, &p.landed));
     OK(weft_executor_prepare(&p.executor, device, program.num_tasks));
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int again = 0; again < 2; again++) {
@@ -583,7 +583,7 @@ CASE(parts_and_what_goes_ahead_of_them)
             assert_string_equal(p.order, cases[c].order);
         }
     weft_executor_release(&p.executor);
-    weft_event_destroy(p.own);
+    weft_event_destroy(p.landed);
     for (int i = 0; i < 3; i++) {
         weft_event_destroy(p.events[i]);
         weft_lane_destroy(p.executor.lanes[lanes[i]]);
@@ -592,10 +592,12 @@ CASE(parts_and_what_goes_ahead_of_them)
     weft_arena_release(&arena);
 }
 
-/* --- tasks set aside -------------------------------------------------------------------------- */
+/* --- tasks set aside, and the step before ----------------------------------------------------- */
 
 typedef struct set_aside {
-    int written, seen; /* by the norm, late; by the reduction */
+    int written, seen;  /* by the norm, late; by the reduction */
+    weft_event *before; /* what a wait for the step before is for */
+    int asked;          /* how often */
 } set_aside;
 
 static weft_status write_late(const void *args)
@@ -645,7 +647,8 @@ CASE(set_aside_behind_more)
     OK(weft_executor_prepare(&executor, device, program.num_tasks));
     OK(weft_program_open(&program, &executor, &cursor));
     OK(weft_program_next(&cursor));
-    aside = weft_program_set_aside(&cursor);
+    aside = cursor;
+    cursor.at++;
     OK(weft_program_next(&cursor));
     OK(weft_program_end_again(&cursor, 0));
     OK(weft_program_next(&aside));
@@ -658,4 +661,65 @@ CASE(set_aside_behind_more)
     weft_executor_release(&executor);
     weft_device_destroy(device);
     weft_arena_release(&arena);
+}
+
+static weft_event *event_before(void *context, const weft_task *waiting, weft_wait wait)
+{
+    set_aside *a = context;
+    a->asked++;
+    return wait.task == WEFT_STEP_BEFORE && waiting->bucket == 0 ? a->before : NULL;
+}
+
+/* What the step before left behind delays the task that waits for it, on one lane as on several;
+ * where the caller knows of nothing, or has no event at all, the task waits itself. A point must
+ * have an event. */
+CASE(waits_for_the_step_before)
+{
+    static const struct {
+        const char *text;
+        int asked, seen;
+    } cases[] = {
+        {"program in_flight=1\n0 backward compute\n1 reduce reduce bucket=0 waits=0,step_before\n",
+         1, 1},
+        {"program in_flight=1\n0 reduce reduce bucket=0 waits=step_before\n", 1, 1},
+        {"program in_flight=1\n0 reduce reduce bucket=1 waits=step_before\n", 1, 0},
+        {"program in_flight=1\n0 backward compute\n1 reduce reduce bucket=1 waits=0@landed\n", 1,
+         -1},
+        {"program in_flight=1\n0 reduce reduce bucket=0 waits=step_before\n", 0, 0},
+    };
+    weft_device *device;
+    weft_lane *host;
+    OK(weft_device_create_cpu(1, 0, &device));
+    OK(weft_lane_create(device, 0, "host", &host));
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        set_aside a = {0}, *of = &a;
+        weft_executor executor = {.context = &a, .event = cases[c].asked ? event_before : NULL};
+        weft_arena arena = {0};
+        weft_program program;
+        OK(weft_program_parse(cases[c].text, &arena, &program));
+        executor.run[WEFT_TASK_BACKWARD] = executor.run[WEFT_TASK_REDUCE] = enqueue_aside;
+        const int lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_REDUCE};
+        for (int i = 0; i < 2; i++)
+            OK(weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]),
+                                &executor.lanes[lanes[i]]));
+        OK(weft_event_create(device, &a.before));
+        OK(weft_executor_prepare(&executor, device, program.num_tasks));
+        OK(weft_lane_submit(host, "the step before", write_late, &of, sizeof of));
+        OK(weft_lane_record(host, a.before));
+        if (cases[c].seen < 0)
+            FAILS(weft_program_run(&program, &executor), WEFT_INTERNAL,
+                  "point -2 of task 0 is recorded nowhere");
+        else
+            OK(weft_program_run(&program, &executor));
+        OK(weft_lane_sync(host));
+        assert_int_equal(a.asked, cases[c].asked);
+        assert_int_equal(a.seen, cases[c].seen > 0);
+        for (int i = 0; i < 2; i++)
+            weft_lane_destroy(executor.lanes[lanes[i]]);
+        weft_event_destroy(a.before);
+        weft_executor_release(&executor);
+        weft_arena_release(&arena);
+    }
+    weft_lane_destroy(host);
+    weft_device_destroy(device);
 }

@@ -148,7 +148,6 @@ static weft_buckets offloaded(bool at_once, weft_bucket_shape out[MAX_OFFLOADED]
                 .ranks = layer == 3 ? 2 : 1,
                 .owners = layer == 3 ? 2 : 1,
                 .residency = {WEFT_LIES_ON_HOST, WEFT_LIES_ON_HOST, WEFT_LIES_ON_HOST},
-                .point = WEFT_POINT_OWN + count,
                 .at_once = at_once,
                 .refreshes = expert == 0,
                 .elements = 64};
@@ -183,38 +182,38 @@ static void text_is(bool at_once, const char *wanted)
 
 CASE(host_steps_written_out)
 {
-    text_is(true, "4 reduce reduce after_step bucket=0 waits=3@65536\n"
+    text_is(true, "4 reduce reduce bucket=0 waits=3@landed,step_before\n"
                   "5 norm host bucket=0 waits=4\n"
-                  "6 step host after_step bucket=0\n"
+                  "6 step host bucket=0 waits=step_before\n"
                   "7 gather host weight bucket=0\n"
                   "8 upload to_device weight bucket=0 waits=3@3,7\n"
-                  "9 reduce reduce after_step bucket=1 waits=3@65537\n"
+                  "9 reduce reduce bucket=1 waits=3@landed,step_before\n"
                   "10 norm host bucket=1 waits=9\n"
                   "11 step host bucket=1\n"
                   "12 gather host weight bucket=1\n"
-                  "13 norm host bucket=2 waits=3@65538\n"
-                  "14 step host after_step bucket=2\n"
+                  "13 norm host bucket=2 waits=3@landed\n"
+                  "14 step host bucket=2 waits=step_before\n"
                   "15 upload to_device weight bucket=2 waits=3@1,14\n"
-                  "16 norm host bucket=3 waits=3@65539\n"
+                  "16 norm host bucket=3 waits=3@landed\n"
                   "17 step host bucket=3\n"
                   "18 reduce reduce bucket=4 waits=3@0\n"
                   "19 norm compute host waits=16,18\n"
                   "20 step compute bucket=4\n");
-    text_is(false, "4 reduce reduce after_step bucket=0 waits=3@65536\n"
+    text_is(false, "4 reduce reduce bucket=0 waits=3@landed,step_before\n"
                    "5 norm host bucket=0 waits=4\n"
-                   "6 reduce reduce after_step bucket=1 waits=3@65537\n"
+                   "6 reduce reduce bucket=1 waits=3@landed,step_before\n"
                    "7 norm host bucket=1 waits=6\n"
-                   "8 norm host bucket=2 waits=3@65538\n"
-                   "9 norm host bucket=3 waits=3@65539\n"
+                   "8 norm host bucket=2 waits=3@landed\n"
+                   "9 norm host bucket=3 waits=3@landed\n"
                    "10 reduce reduce bucket=4 waits=3@0\n"
                    "11 norm compute host waits=9,10\n"
                    "12 step compute bucket=4\n"
                    "13 step host bucket=3 waits=11\n"
-                   "14 step host after_step bucket=2\n"
+                   "14 step host bucket=2 waits=step_before\n"
                    "15 upload to_device weight bucket=2 waits=14\n"
                    "16 step host bucket=1\n"
                    "17 gather host weight bucket=1\n"
-                   "18 step host after_step bucket=0\n"
+                   "18 step host bucket=0 waits=step_before\n"
                    "19 gather host weight bucket=0\n"
                    "20 upload to_device weight bucket=0 waits=19\n");
 }
@@ -285,7 +284,6 @@ static weft_buckets draw_offloaded(uint64_t *random, weft_bucket_shape out[MAX_O
                 .ranks = reduces ? 2 : 1,
                 .owners = gathers ? 2 : 1,
                 .residency = {WEFT_LIES_ON_HOST, WEFT_LIES_ON_HOST, WEFT_LIES_ON_HOST},
-                .point = WEFT_POINT_OWN + count,
                 .at_once = at_once,
                 .refreshes = refreshes,
                 .elements = 64};
@@ -301,7 +299,7 @@ static weft_buckets draw_offloaded(uint64_t *random, weft_bucket_shape out[MAX_O
     return (weft_buckets){out, count};
 }
 
-/* No wait is one too many, and no flag. */
+/* No wait is one too many, and none for the step before is missing. */
 CASE(every_host_wait_is_needed)
 {
     static edit edited;
@@ -315,16 +313,19 @@ CASE(every_host_wait_is_needed)
         for (uint32_t t = 0; t < whole.num_tasks; t++) {
             for (uint32_t w = 0; w < whole.tasks[t].num_waits; w++) {
                 edit_open(&set, 0, &edited);
-                if (edited.waits[t][w].point < WEFT_POINT_OWN)
+                if (edited.waits[t][w].point != WEFT_POINT_LANDED)
                     continue;
-                /* another bucket's says nothing */
-                edited.waits[t][w].point += 1;
-                edit_close(&edited, &set);
-                FAILS(check_set(&set), WEFT_INTERNAL, " may start before the ");
-                set.programs[0] = whole;
+                /* neither the layer's point nor the end says that a gradient has landed */
+                for (int point = 0; point >= -1; point--) {
+                    edit_open(&set, 0, &edited);
+                    edited.waits[t][w].point = point;
+                    edit_close(&edited, &set);
+                    FAILS(check_set(&set), WEFT_INTERNAL, " may start before the ");
+                    set.programs[0] = whole;
+                }
             }
             edit_open(&set, 0, &edited);
-            edited.tasks[t].flags ^= WEFT_TASK_AFTER_STEP;
+            flip_step_wait(&edited, t);
             edit_close(&edited, &set);
             FAILS(check_set(&set), WEFT_INTERNAL, "step");
             set.programs[0] = whole;
@@ -337,7 +338,7 @@ CASE(refuses_damaged_host_steps)
 {
     weft_bucket_shape first[MAX_OFFLOADED], second[MAX_OFFLOADED];
     const weft_buckets at_once = offloaded(true, first), later = offloaded(false, second);
-    refuse_of(&at_once, "13 norm host bucket=2 waits=3@65538", "13 norm host bucket=2 waits=3",
+    refuse_of(&at_once, "13 norm host bucket=2 waits=3@landed", "13 norm host bucket=2 waits=3",
               "may start before the backward in task 3 is over");
     refuse_of(&at_once, "6 step host", "6 step compute", "is not on the host lane");
     refuse_of(&later, "bucket=4\n13 step host bucket=3 waits=11", "bucket=4\n13 step host bucket=3",
@@ -349,8 +350,8 @@ CASE(refuses_damaged_host_steps)
               "has no upload to_device weight bucket=0");
 }
 
-/* A step's own time is over when all lanes but the host's are; the host's steps go on. Own points
- * pass when the caller says, in whatever order. */
+/* A step's own time is over when all lanes but the host's are; the host's steps go on. Gradients
+ * land when the caller says, in whatever order. */
 static double host_us(const void *context, int stage, const weft_task *task)
 {
     (void)context;
@@ -362,13 +363,14 @@ static double host_us(const void *context, int stage, const weft_task *task)
                                                                               : 0;
 }
 
-static double share_of(const void *context, int stage, const weft_task *task, int point)
+static double share_of(const void *context, int stage, const weft_task *task, int point,
+                       const weft_task *waiting)
 {
-    static const double own[] = {0.5, 0.25, 1, 0.75};
+    static const double landed[] = {0.5, 0.25, 1, 0.75};
     (void)context;
     (void)stage;
     (void)task;
-    return point >= WEFT_POINT_OWN ? own[point - WEFT_POINT_OWN] : 1 - point / 4.0;
+    return point == WEFT_POINT_LANDED ? landed[waiting->bucket] : 1 - point / 4.0;
 }
 
 CASE(host_steps_run_on)
