@@ -7,7 +7,7 @@
 #include "core/cluster/cluster.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "launcher/planning/moe_layer_price.h"
+#include "launcher/planning/layer_price.h"
 #include "launcher/planning/places.h"
 #include "layers/describe/describe.h"
 #include "schedule/cost/cost.h"

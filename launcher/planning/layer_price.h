@@ -1,13 +1,29 @@
-/* What a layer of experts takes in each way of cutting it, by the price that weft plan gives its
- * operations and its program: so that a choice and the plan of what it chose agree. */
-#ifndef WEFT_LAUNCHER_PLANNING_MOE_LAYER_PRICE_H
-#define WEFT_LAUNCHER_PLANNING_MOE_LAYER_PRICE_H
+/* What a layer alone takes in each way of cutting it, by the price that weft plan gives its
+ * operations and its programs: so that a choice and the plan of what it chose agree. */
+#ifndef WEFT_LAUNCHER_PLANNING_LAYER_PRICE_H
+#define WEFT_LAUNCHER_PLANNING_LAYER_PRICE_H
 
 #include "launcher/planning/config.h"
+#include "layers/describe/rehearse.h"
 #include "layers/moe/options.h"
+#include "layers/outline/outline.h"
 #include "schedule/cost/cost.h"
 #include "schedule/moe/choose.h"
 
+/* Prices of layers alone, each once: a search asks for one again and again. They are of one model
+ * on one cluster. */
+typedef struct weft_layer_prices weft_layer_prices;
+weft_status weft_layer_prices_create(weft_arena *arena, weft_layer_prices **out) WEFT_CHECKED;
+
+/* Microseconds of a micro-batch that the outline's one layer takes, as `make` makes it for the
+ * outline's shape: forward, backward, and what is recomputed. Kept in config->planned_prices, if
+ * there are such. Errors: those of the rehearsal; WEFT_CONFIG with the figure that the cluster
+ * lacks. */
+weft_status weft_layer_price_us(const weft_site *site, const weft_config *config,
+                                weft_layer_function make, weft_outline *outline,
+                                double *out_us) WEFT_CHECKED;
+
+/* A layer of experts. */
 typedef struct weft_moe_layer_price {
     const weft_config *config;
     weft_cluster cluster, experts; /* experts: where a pace is theirs alone */
