@@ -35,7 +35,7 @@ static note_device *device_of(const weft_lane *lane)
 static weft_status keep_on(note_device *d, const weft_lane *lane, const weft_noted *noted)
 {
     if (d->count == d->capacity) {
-        const size_t capacity = 2 * d->capacity + 64;
+        const size_t capacity = 2 * d->capacity + 256;
         weft_noted *larger = realloc(d->notes, capacity * sizeof *larger);
         if (!larger)
             return WEFT_ERROR(WEFT_MEMORY, "out of memory for %zu notes", capacity);
