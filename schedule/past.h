@@ -14,11 +14,9 @@ typedef struct weft_past {
     } lanes[WEFT_NUM_LANES];
 } weft_past;
 
-/* Add to *past a task of a lane that is done, or a wait for it that is over, and everything done
- * before it: `before` is what was done before that task started. A bucket's own point only shows
- * that its task has started; weft_past_has never confirms such a point. */
+/* Adds to *past a task of a lane that is done, and everything done before it: `before` is what was
+ * done before that task started. */
 void weft_past_add_task(weft_past *past, const weft_past *before, int lane, uint32_t index);
-void weft_past_add_wait(weft_past *past, const weft_past *before, int lane, weft_wait wait);
 /* Whether the wait for a task of the lane is over. */
 bool weft_past_has(const weft_past *past, int lane, weft_wait wait);
 
@@ -38,6 +36,8 @@ typedef struct weft_pasts { /* zero is that of no tasks */
                       [WEFT_NUM_LANES]; /* [a task's lane][what is done of a lane] */
     weft_past latest[WEFT_NUM_LANES];   /* before each lane's latest task */
     uint32_t last[WEFT_NUM_LANES];      /* 1 + index of that task; 0: none */
+    uint8_t lanes[WEFT_NUM_LANES];      /* that have tasks */
+    int num_lanes;
 } weft_pasts;
 
 /* What is done before a task of the lane that is not there yet: all that the lane's order says. */
@@ -48,7 +48,9 @@ weft_status weft_pasts_add(weft_pasts *pasts, int lane, uint32_t index,
                            const weft_past *past) WEFT_CHECKED;
 /* What is done before the task `index`, of this lane. */
 void weft_pasts_of(const weft_pasts *pasts, int lane, uint32_t index, weft_past *out);
-/* Adds to *past a wait for a task of the program that is over. */
+/* Adds to *past a wait for a task of the program that is over, and everything done before that task
+ * started. A bucket's own point only shows that its task has started; weft_past_has never confirms
+ * such a point. */
 void weft_pasts_add_wait(const weft_pasts *pasts, int lane, weft_wait wait, weft_past *past);
 
 #endif
