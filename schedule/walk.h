@@ -17,7 +17,9 @@ enum { WEFT_NUM_MEETINGS = 2 }; /* NORM; SUM of tied embeddings */
 
 typedef struct weft_walk_stage {
     uint32_t head[WEFT_NUM_LANES]; /* next task of the lane; num_tasks: none is left */
-    bool *done;                    /* [num_tasks] */
+    uint8_t lanes[WEFT_NUM_LANES]; /* that have tasks, by number */
+    int num_lanes;
+    bool *done;      /* [num_tasks] */
     int32_t *passed; /* [num_tasks]: INT32_MAX less the last point passed; points fall. 0: none */
     bool *own;       /* by point - WEFT_POINT_OWN: whether a bucket's own point is passed */
     uint32_t host;   /* the next task inside which the host waits; num_tasks: none */
