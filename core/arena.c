@@ -9,12 +9,12 @@
 #include <string.h>
 
 enum { ALIGNMENT = 16, MIN_BLOCK_BYTES = 64 * 1024 };
-_Static_assert(_Alignof(max_align_t) >= ALIGNMENT, "calloc's blocks are aligned");
+_Static_assert(_Alignof(max_align_t) >= ALIGNMENT, "malloc's blocks are aligned");
 
 struct weft_arena_block {
     weft_arena_block *next;
     size_t size, used; /* bytes of `data` */
-    size_t dirty;      /* bytes behind these were never handed out, and are zero */
+    size_t dirty;      /* bytes behind these are zero */
     _Alignas(ALIGNMENT) unsigned char data[];
 };
 
@@ -62,11 +62,15 @@ weft_status weft_arena_alloc(weft_arena *arena, size_t bytes, void *out)
             return WEFT_OK;
         }
 
-    size_t size = rounded > MIN_BLOCK_BYTES ? rounded : MIN_BLOCK_BYTES;
-    weft_arena_block *block = calloc(1, sizeof *block + size);
+    const bool is_large = rounded > MIN_BLOCK_BYTES; /* its pages are zero by themselves */
+    const size_t size = is_large ? rounded : MIN_BLOCK_BYTES;
+    weft_arena_block *block =
+        is_large ? calloc(1, sizeof *block + size) : malloc(sizeof *block + size);
     if (!block)
         return WEFT_ERROR(WEFT_MEMORY, "out of host memory: asked %zu bytes", bytes);
     block->size = size;
+    block->used = 0;
+    block->dirty = is_large ? 0 : size;
     if (arena->current) {
         block->next = arena->current->next;
         arena->current->next = block;

@@ -2,24 +2,21 @@
 
 #include <string.h>
 
-static void learn(weft_past *past, const weft_past *more)
+static void learn(struct weft_lane_past *mine, const struct weft_lane_past *other)
 {
-    for (int lane = 0; lane < WEFT_NUM_LANES; lane++) {
-        struct weft_lane_past *mine = &past->lanes[lane];
-        const struct weft_lane_past *other = &more->lanes[lane];
-        if (mine->upto < other->upto)
-            mine->upto = other->upto;
-        if (mine->partial < other->partial ||
-            (mine->partial == other->partial && mine->point > other->point)) {
-            mine->partial = other->partial;
-            mine->point = other->point;
-        }
+    if (mine->upto < other->upto)
+        mine->upto = other->upto;
+    if (mine->partial < other->partial ||
+        (mine->partial == other->partial && mine->point > other->point)) {
+        mine->partial = other->partial;
+        mine->point = other->point;
     }
 }
 
 void weft_past_add_task(weft_past *past, const weft_past *before, int lane, uint32_t index)
 {
-    learn(past, before);
+    for (int other = 0; other < WEFT_NUM_LANES; other++)
+        learn(&past->lanes[other], &before->lanes[other]);
     if (past->lanes[lane].upto < index + 1)
         past->lanes[lane].upto = index + 1;
 }
@@ -67,7 +64,10 @@ static weft_status add_step(weft_arena *arena, weft_past_steps *to, uint32_t tas
 /* Of its own lane a task's place says what is done, but for points. */
 weft_status weft_pasts_add(weft_pasts *pasts, int lane, uint32_t index, const weft_past *past)
 {
-    for (int other = 0; other < WEFT_NUM_LANES; other++) {
+    if (pasts->last[lane] == 0)
+        pasts->lanes[pasts->num_lanes++] = (uint8_t)lane;
+    for (int i = 0; i < pasts->num_lanes; i++) {
+        const int other = pasts->lanes[i];
         const struct weft_lane_past *now = &past->lanes[other],
                                     *was = &pasts->latest[lane].lanes[other];
         if (now->partial != was->partial || now->point != was->point ||
@@ -97,32 +97,41 @@ static const struct weft_past_step *step_at(const weft_past_steps *in, uint32_t 
     return low > 0 ? &in->steps[low - 1] : NULL;
 }
 
+/* Before a task of `lane`, of one of the lanes. */
+static struct weft_lane_past past_of(const weft_pasts *pasts, int lane, uint32_t index, int other)
+{
+    const weft_past_steps *steps = &pasts->of[lane][other];
+    const struct weft_past_step *step = steps->count > 0 ? step_at(steps, index) : NULL;
+    struct weft_lane_past past = {0};
+    if (step)
+        past = step->past;
+    if (other == lane)
+        past.upto = index;
+    return past;
+}
+
 void weft_pasts_of(const weft_pasts *pasts, int lane, uint32_t index, weft_past *out)
 {
     *out = (weft_past){0};
-    for (int other = 0; other < WEFT_NUM_LANES; other++) {
-        const weft_past_steps *steps = &pasts->of[lane][other];
-        const struct weft_past_step *step = steps->count > 0 ? step_at(steps, index) : NULL;
-        if (step)
-            out->lanes[other] = step->past;
-    }
-    out->lanes[lane].upto = index;
+    for (int i = 0; i < pasts->num_lanes; i++)
+        out->lanes[pasts->lanes[i]] = past_of(pasts, lane, index, pasts->lanes[i]);
 }
 
 void weft_pasts_add_wait(const weft_pasts *pasts, const weft_task *tasks, weft_wait wait,
                          weft_past *past)
 {
-    weft_past before;
     if (wait.task == WEFT_STEP_BEFORE)
         return;
     const int lane = tasks[wait.task].lane;
-    weft_pasts_of(pasts, lane, wait.task, &before);
-    if (wait.point >= 0) {
-        before.lanes[lane].partial = wait.task + 1;
-        before.lanes[lane].point = wait.point;
+    for (int i = 0; i < pasts->num_lanes; i++) {
+        const int other = pasts->lanes[i];
+        struct weft_lane_past before = past_of(pasts, lane, wait.task, other);
+        if (other == lane && wait.point == -1) {
+            before.upto = wait.task + 1;
+        } else if (other == lane && wait.point >= 0) {
+            before.partial = wait.task + 1;
+            before.point = wait.point;
+        }
+        learn(&past->lanes[other], &before);
     }
-    if (wait.point == -1)
-        weft_past_add_task(past, &before, lane, wait.task);
-    else
-        learn(past, &before);
 }

@@ -40,6 +40,8 @@ typedef struct weft_pasts { /* zero is that of no tasks */
                       [WEFT_NUM_LANES]; /* [a task's lane][what is done of a lane] */
     weft_past latest[WEFT_NUM_LANES];   /* before each lane's latest task */
     uint32_t last[WEFT_NUM_LANES];      /* 1 + index of that task; 0: none */
+    uint8_t lanes[WEFT_NUM_LANES];      /* that have tasks */
+    int num_lanes;
 } weft_pasts;
 
 /* What is done before a task of the lane that is not there yet: all that the lane's order says. */

@@ -318,7 +318,8 @@ weft_status weft_program_append(weft_program_builder *builder, const weft_task *
 {
     WEFT_TRY(check_ranges(builder, task, after, num_after));
     const weft_operands *operands = weft_operands_of(task->kind, task->flow);
-    predecessors before = {.count = 0};
+    predecessors before;
+    before.count = 0;
     for (uint32_t i = 0; i < num_after; i++)
         must_follow(&before, after[i]);
     for (int i = 0; i < operands->count; i++) {
@@ -326,8 +327,8 @@ weft_status weft_program_append(weft_program_builder *builder, const weft_task *
             continue;
         const slot_use *use = &builder->uses[task->operands[i]];
         must_follow_task(&before, use->writer);
-        for (int lane = 0; lane < WEFT_NUM_LANES && operands->rows[i].writes; lane++)
-            must_follow_task(&before, use->readers[lane]);
+        for (int lane = 0; lane < builder->pasts.num_lanes && operands->rows[i].writes; lane++)
+            must_follow_task(&before, use->readers[builder->pasts.lanes[lane]]);
     }
 
     /* Latest first: an earlier task never implies a later one, so each wait kept is needed. */

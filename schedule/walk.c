@@ -34,6 +34,17 @@ static uint32_t find_meeting(const weft_program *program, int meeting)
     return index;
 }
 
+static void find_lanes(const weft_program *program, weft_walk_stage *out)
+{
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        out->head[lane] = program->num_tasks;
+    for (uint32_t i = program->num_tasks; i-- > 0;)
+        out->head[program->tasks[i].lane] = i;
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        if (out->head[lane] < program->num_tasks)
+            out->lanes[out->num_lanes++] = (uint8_t)lane;
+}
+
 weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int num_stages,
                             weft_arena *scratch)
 {
@@ -48,8 +59,7 @@ weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int n
         walk->stages[stage].host = next_host_wait(&programs[stage], 0);
         for (int meeting = 0; meeting < WEFT_NUM_MEETINGS; meeting++)
             walk->stages[stage].meets[meeting] = find_meeting(&programs[stage], meeting);
-        for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
-            walk->stages[stage].head[lane] = next_on_lane(&programs[stage], lane, 0);
+        find_lanes(&programs[stage], &walk->stages[stage]);
     }
     return WEFT_OK;
 }

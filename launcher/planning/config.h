@@ -182,6 +182,7 @@ typedef struct weft_config {
                                               which choices are made; NULL: its file is read */
     const struct weft_cluster *planned_curves; /* likewise, with the curves that follow from it
                                                   (weft_cost_complete); NULL: nobody made them */
+    struct weft_layer_prices *planned_prices;  /* likewise, of layers on it; NULL: none is kept */
     bool is_trial; /* likewise, one of many: what generators make of it is not checked */
 } weft_config;
 

@@ -4,9 +4,8 @@
 #include <stdio.h>
 
 #include "core/cluster/cluster.h"
-#include "launcher/planning/pass_price.h"
+#include "launcher/planning/layer_price.h"
 #include "launcher/planning/places.h"
-#include "layers/describe/rehearse.h"
 #include "layers/model/model.h"
 #include "schedule/tensor.h"
 
@@ -38,7 +37,6 @@ static weft_status price_layer(void *context, int index, weft_choice_row *row)
     const weft_recompute_options *recompute = &config->train.recompute;
     weft_outline_layer layer = {.name = "a layer", .kind = "a layer"};
     weft_outline outline = {.num_layers = 1, .layers = &layer};
-    weft_pass_price price = {.coarse = false};
     weft_shape *shape = &outline.shape;
     row->us = NAN;
     if (c->cuts && index > 1 && !(row[-1].us < row[-2].us))
@@ -56,12 +54,8 @@ static weft_status price_layer(void *context, int index, weft_choice_row *row)
                       .kinds = weft_places_kinds(&c->placed, mesh->world)};
     WEFT_TRY(
         weft_places_pass_groups(mesh, &c->placed, 0, weft_config_sends_directly(config), &site));
-    WEFT_TRY(weft_rehearse_alone(&config->model, shape, c->make, &layer.description));
-    const weft_status status = weft_pass_price_add(&site, &outline, 0, 1, &price);
-    weft_description_release(&layer.description);
-    row->us = weft_pass_us(&price.forward) + weft_pass_us(&price.backward) +
-              weft_pass_us(&price.recompute);
-    return status;
+    site.groups[WEFT_AXIS_EP] = site.groups[WEFT_AXIS_ETP] = (weft_group){0};
+    return weft_layer_price_us(&site, config, c->make, &outline, &row->us);
 }
 
 /* The mesh of the row that takes least. */

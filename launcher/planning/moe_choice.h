@@ -6,31 +6,8 @@
 
 #include "launcher/planning/config.h"
 #include "layers/model/model.h"
-#include "layers/moe/options.h"
 #include "parallel/topology/topology.h"
-#include "schedule/cost/cost.h"
 #include "schedule/moe/choose.h"
-
-/* What a layer of experts takes in each way of cutting it, by the price that weft plan gives its
- * operations and its program: so that a choice and the plan of what it chose agree. */
-typedef struct weft_moe_layer_price {
-    const weft_config *config;
-    weft_cluster cluster, experts; /* experts: where a pace is theirs alone */
-    weft_site site;
-    weft_shape shape;
-    bool accumulates; /* a step has several micro-batches on a rank */
-} weft_moe_layer_price;
-
-/* cluster: copied. form: how tensor-sharded experts exchange rows. ranks_per_node: of the nodes
- * that the mesh's groups lie on; 0: the cluster's. Errors: WEFT_MEMORY. Pure. */
-weft_status weft_moe_layer_price_begin(const weft_config *config, const weft_mesh *mesh,
-                                       const weft_cluster *cluster, int ranks_per_node,
-                                       const weft_moe_options *form,
-                                       weft_moe_layer_price *out) WEFT_CHECKED;
-/* A weft_moe_pricer's function: microseconds of forward and backward of a micro-batch. Errors:
- * WEFT_CONFIG with the figure that the cluster lacks. */
-weft_status weft_moe_layer_price_us(void *price, const weft_moe_pipeline *pipeline,
-                                    double *out_us) WEFT_CHECKED;
 
 typedef struct weft_moe_selection {
     bool travels;             /* tokens of MoE layers travel on this mesh; else no more is used */

@@ -309,17 +309,16 @@ static weft_status add_sums(pricing *p, const weft_layer_cost *cost, const weft_
 }
 
 /* A program inside the layer, by its price. */
-static weft_status add_program(pricing *p, const weft_inner_costs *costs, weft_arena *arena)
+static weft_status add_program(pricing *p, const weft_inner_costs *costs, weft_made_programs *made)
 {
     const int layer = (int)(p->layer - p->outline->layers);
     weft_pass_time *time = costs->half == WEFT_HALF_FORWARD ? &p->out->forward : &p->out->backward;
-    weft_made_programs made = {.arena = arena};
     weft_inner_price price;
     weft_pass_time sum = {0};
     if (costs->inner == WEFT_INNER_EXPERTS && !p->cuts_experts)
         return WEFT_OK;
     WEFT_TRY(weft_inner_price_of(p->site, p->outline, layer, costs,
-                                 weft_inner_interference(p->site, costs->inner), &made, &price));
+                                 weft_inner_interference(p->site, costs->inner), made, &price));
     sum.compute_us = price.computed_us;
     *(costs->inner == WEFT_INNER_EXPERTS     ? &sum.expert_us
       : costs->inner == WEFT_INNER_ATTENTION ? &sum.context_us
@@ -334,11 +333,10 @@ static weft_status add_program(pricing *p, const weft_inner_costs *costs, weft_a
 static weft_status add_programs(pricing *p)
 {
     weft_arena arena = {0};
+    weft_made_programs made = {.arena = &arena};
     weft_status status = WEFT_OK;
-    for (int i = 0; i < p->costs->num_programs && status == WEFT_OK; i++) {
-        status = add_program(p, &p->costs->programs[i], &arena);
-        weft_arena_reset(&arena);
-    }
+    for (int i = 0; i < p->costs->num_programs && status == WEFT_OK; i++)
+        status = add_program(p, &p->costs->programs[i], &made);
     weft_arena_release(&arena);
     return status;
 }

@@ -23,7 +23,7 @@ double weft_places_leaving_share(const weft_mesh *mesh, const weft_cluster *clus
 uint32_t weft_places_kinds(const weft_cluster *cluster, int world)
 {
     uint32_t kinds = 0;
-    for (int r = 0; r < world; r += cluster->ranks_per_node) {
+    for (int r = 0; r < world && cluster->num_groups > 0; r += cluster->ranks_per_node) {
         const int group = weft_cluster_group_of(cluster, r / cluster->ranks_per_node);
         kinds |= group < 0 ? 0 : 1u << group;
     }

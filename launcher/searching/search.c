@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/planning/figures.h"
+#include "launcher/planning/layer_price.h"
 #include "launcher/planning/mesh_choice.h"
 #include "launcher/planning/step_price.h"
 #include "launcher/process/stop.h"
@@ -626,14 +627,14 @@ static weft_status with_nodes(const weft_cluster *cluster, int nodes, weft_arena
     return WEFT_OK;
 }
 
-static weft_status add_curves(const weft_cluster *cluster, weft_arena *arena, weft_config *config)
+static weft_status add_prices(const weft_cluster *cluster, weft_arena *arena, weft_config *config)
 {
     weft_cluster *curves;
     WEFT_TRY(weft_arena_alloc(arena, sizeof *cluster, &curves));
     *curves = *cluster;
     weft_cost_complete(curves);
     config->planned_curves = curves;
-    return WEFT_OK;
+    return weft_layer_prices_create(arena, &config->planned_prices);
 }
 
 /* Where no legal mesh has all devices, fewer nodes are taken. */
@@ -653,7 +654,7 @@ weft_status weft_search_run(const weft_config *config, const weft_config_source 
                           "--software: of one mesh; Weft runs none, and --search looks "
                           "for what runs");
     WEFT_TRY(with_nodes(cluster, asked, arena, &on));
-    WEFT_TRY(add_curves(on, arena, &planned));
+    WEFT_TRY(add_prices(on, arena, &planned));
     *out = (weft_search_result){0};
     for (int nodes = asked; nodes > 0; nodes--) {
         bool no_sizes = false;
@@ -710,5 +711,6 @@ weft_status weft_search_settle(const weft_found *found, const weft_config_source
         out->schedule.moe_memory_reuse = WEFT_REUSE_NONE;
     out->schedule.cluster = "";
     out->planned_on = out->planned_curves = NULL;
+    out->planned_prices = NULL;
     return WEFT_OK;
 }

@@ -42,6 +42,7 @@ static weft_status plan_same(const asking *a, const weft_config *config,
     char axes[128];
     planned.planned_on = cluster;
     planned.planned_curves = NULL;
+    planned.planned_prices = NULL;
     WEFT_TRY(weft_plan_make(&planned, a->source, cluster, NULL, a->arena, &plan));
     weft_mesh_print(&plan.mesh, axes, sizeof axes);
     *out = (weft_what_if_plan){.known = true,

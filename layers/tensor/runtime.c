@@ -7,7 +7,7 @@
 struct weft_tensor_runtime {
     weft_arena arena;
     int chunks[2];
-    weft_program programs[2][WEFT_NUM_CUTS]; /* by number of chunks */
+    weft_program programs[2][WEFT_NUM_CUTS]; /* by number of chunks, of which there are several */
     weft_lane *beside;                       /* what travels */
 };
 
@@ -50,7 +50,7 @@ static weft_status make_programs(weft_tensor_runtime *r, const weft_device *devi
 static weft_status init(weft_tensor_runtime *r, weft_device *device)
 {
     for (int i = 0; i < 2; i++)
-        if (i == 0 || r->chunks[1] != r->chunks[0])
+        if (r->chunks[i] > 1 && (i == 0 || r->chunks[1] != r->chunks[0]))
             WEFT_TRY(make_programs(r, device, r->chunks[i], r->programs[i]));
     return weft_lane_create(device, WEFT_PURPOSE_TENSOR, "tensor-parallel", &r->beside);
 }

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -251,44 +252,43 @@ static weft_status cut_with_ends(const weft_parallel_options *o, weft_layout *ou
 
 /* --- by work ------------------------------------------------------------------------------- */
 
-/* The least number of stages that layers [i, n) take where none has more than `most`, for each i,
- * into need [n + 1]; false: a layer alone has more. */
-static bool count_needed(const double *sums, int n, double most, int *need)
+/* Whether layers fit into the stages where none has more than `most`. need [n + 1]: the least
+ * number of stages that layers [i, n) take. *out_bound: what a stage really has, where they fit;
+ * else nothing less than that, which is more than `most`, would do. */
+static bool fits_in(const double *sums, int n, double most, int stages, int *need,
+                    double *out_bound)
 {
+    double used = 0, next = INFINITY;
     need[n] = 0;
     for (int i = n - 1, end = n; i >= 0; i--) {
-        while (sums[end] - sums[i] > most)
-            end--;
-        if (end <= i)
+        for (; sums[end] - sums[i] > most; end--)
+            next = fmin(next, sums[end] - sums[i]);
+        if (end <= i) {
+            *out_bound = next;
             return false;
+        }
         need[i] = need[end] + 1;
+        used = fmax(used, sums[end] - sums[i]);
     }
-    return true;
+    *out_bound = need[0] <= stages ? used : next;
+    return need[0] <= stages;
 }
 
-static bool fits_in(const double *sums, int n, double most, int stages, int *need)
-{
-    return count_needed(sums, n, most, need) && need[0] <= stages;
-}
-
-/* The bound is the least possible, to the last bits of a double: between what fits and what does
- * not. A stage ends where it has its share of what is left, unless the rest would not fit then, and
- * leaves a layer for each stage behind it. Of more stages than layers those before the last are
- * empty. */
+/* The bound is the least possible: it fits, and nothing below `low` does. A stage ends where it has
+ * its share of what is left, unless the rest would not fit then, and leaves a layer for each stage
+ * behind it. Of more stages than layers those before the last are empty. */
 static void cut_by_work(weft_layout *out, const double *sums, int *need)
 {
     const int n = out->num_layers, all = weft_layout_num_stages(out), stages = all < n ? all : n;
-    double low = 0, high = sums[n];
-    for (int i = 0; i < 200 && low < high; i++) {
-        double middle = low + (high - low) / 2;
-        if (fits_in(sums, n, middle, stages, need))
-            high = middle;
-        else if (low == middle)
-            break;
+    double low = 0, high = sums[n], bound;
+    while (low < high) {
+        const double middle = low + (high - low) / 2; /* rounded to high, it may tell nothing new */
+        if (fits_in(sums, n, middle < high ? middle : low, stages, need, &bound))
+            high = bound;
         else
-            low = middle;
+            low = bound;
     }
-    (void)fits_in(sums, n, high, stages, need);
+    (void)fits_in(sums, n, high, stages, need, &bound);
     out->first[0] = 0;
     for (int s = 0, at = 0; s < stages; s++) {
         int left = stages - s, end = at;

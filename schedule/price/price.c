@@ -145,9 +145,10 @@ static void add_company(const weft_activity *a, int lane, bool arrives, company 
 
 static company company_of(const weft_simulation *sim, int stage)
 {
+    const weft_walk_stage *of = &sim->walk.stages[stage];
     company out = {{false}, {{0}}};
-    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
-        add_company(&sim->lanes[stage * WEFT_NUM_LANES + lane], lane, false, &out);
+    for (int i = 0; i < of->num_lanes; i++)
+        add_company(&sim->lanes[stage * WEFT_NUM_LANES + of->lanes[i]], of->lanes[i], false, &out);
     for (int i = 0; i < WEFT_NUM_INBOXES; i++) {
         const int from = sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving;
         if (from >= 0)
@@ -176,16 +177,18 @@ static double speed_in(const weft_simulation *sim, const weft_activity *a, int l
     return speed;
 }
 
-static void set_speed(weft_simulation *sim, int number)
+/* here: of the stage. */
+static void set_speed(weft_simulation *sim, int number, int stage, const company *here)
 {
     weft_activity *a = &sim->lanes[number];
     if (!a->running || a->heap_at < 0)
         return;
-    const company own = company_of(sim, a->step.stage);
-    double rate = speed_in(sim, a, number % WEFT_NUM_LANES, false, &own);
+    const bool arrives = a->step.stage != stage;
+    const int lane = number % WEFT_NUM_LANES;
+    double rate = speed_in(sim, a, arrives ? WEFT_LANE_RECEIVE : lane, arrives, here);
     if (a->step.peer >= 0) {
-        const company other = company_of(sim, a->step.peer);
-        rate = fmin(rate, speed_in(sim, a, WEFT_LANE_RECEIVE, true, &other));
+        const company there = company_of(sim, arrives ? a->step.stage : a->step.peer);
+        rate = fmin(rate, speed_in(sim, a, arrives ? lane : WEFT_LANE_RECEIVE, !arrives, &there));
     }
     if (rate == a->rate)
         return;
@@ -201,12 +204,16 @@ static void simulation_set_speeds(weft_simulation *sim)
     const bool any = sim->pricing->interference || sim->pricing->links;
     while (sim->num_touched > 0) {
         const int stage = sim->touched[--sim->num_touched];
+        const weft_walk_stage *of = &sim->walk.stages[stage];
         sim->is_touched[stage] = false;
-        for (int lane = 0; any && lane < WEFT_NUM_LANES; lane++)
-            set_speed(sim, stage * WEFT_NUM_LANES + lane);
-        for (int i = 0; any && i < WEFT_NUM_INBOXES; i++)
+        if (!any)
+            continue;
+        const company here = company_of(sim, stage);
+        for (int i = 0; i < of->num_lanes; i++)
+            set_speed(sim, stage * WEFT_NUM_LANES + of->lanes[i], stage, &here);
+        for (int i = 0; i < WEFT_NUM_INBOXES; i++)
             if (sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving >= 0)
-                set_speed(sim, sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving);
+                set_speed(sim, sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving, stage, &here);
     }
 }
 
@@ -464,12 +471,13 @@ static void start_meetings(weft_simulation *sim)
 /* Starts what this stage's progress allows: its lanes, stages that met it, its senders. */
 static void start_stage(weft_simulation *sim, int stage)
 {
-    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
-        start_lane(sim, stage, lane);
+    const weft_walk_stage *of = &sim->walk.stages[stage];
+    for (int i = 0; i < of->num_lanes; i++)
+        start_lane(sim, stage, of->lanes[i]);
     start_receive(sim, stage);
     start_meetings(sim);
     const weft_program *program = &sim->programs[stage];
-    const uint32_t receive = sim->walk.stages[stage].head[WEFT_LANE_RECEIVE];
+    const uint32_t receive = of->head[WEFT_LANE_RECEIVE];
     const int peer = receive < program->num_tasks ? program->tasks[receive].peer : -1;
     if (peer >= 0 && peer < sim->num_stages)
         start_lane(sim, peer, WEFT_LANE_SEND);

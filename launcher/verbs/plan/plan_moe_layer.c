@@ -6,6 +6,7 @@
 #include "core/text.h"
 #include "launcher/arguments/rows.h"
 #include "launcher/planning/moe_choice.h"
+#include "launcher/planning/layer_price.h"
 #include "launcher/planning/plan.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs/plan/plan.h"
