@@ -278,8 +278,10 @@ static weft_status make_body(making *m, int layer, bool again, weft_way way, dou
     WEFT_TRY(WEFT_ARRAY(m->arena, 1, &costs));
     WEFT_TRY(WEFT_ARRAY(m->arena, 1, out));
     WEFT_TRY(layer_costs(m, layer, again, costs));
-    return weft_layer_body_list(site, outline, layer, costs, way, site && weft_pass_is_slowed(site),
-                                &(weft_body_total){.us = us}, &m->made, *out);
+    return weft_layer_body_make(site, outline, layer, costs, way != WEFT_WAY_FORWARD,
+                                &outline->layers[layer].description.inside[way],
+                                site && weft_pass_is_slowed(site), &(weft_body_total){.us = us},
+                                &m->made, *out);
 }
 
 /* Of one part. */
@@ -399,8 +401,8 @@ static weft_status add_inner(making *m, int layer, const weft_inner_costs *costs
     if (!costs)
         return WEFT_OK;
     const weft_outline *outline = &m->out->plan.step.outline;
-    WEFT_TRY(weft_priced_program_make(site_of(m, layer), outline, layer, costs, NULL, NULL,
-                                      &m->made, &program));
+    WEFT_TRY(weft_priced_program_make(site_of(m, layer), outline, layer, costs, NULL, &m->made,
+                                      &program));
     m->priced[row] = (weft_priced_body){*program.program, program.times};
     m->programs[row] = *program.program;
     m->out->num_rows++;

@@ -38,11 +38,10 @@ weft_status weft_tier_walk_make(const weft_site *site, const weft_config *config
                                 const weft_pass_price *prices, weft_arena *arena,
                                 weft_tier_walk **out) WEFT_CHECKED;
 
-/* A step, between begin and end. Microseconds from its begin. stepped_us: by bucket of the stage,
- * when its update in the step before is over, until the end; -INFINITY: long ago. filed_us: when
- * the step before has read and written all, likewise. */
-weft_status weft_tier_begin_step(weft_tier_walk *walk, const double *stepped_us,
-                                 double filed_us) WEFT_CHECKED;
+/* A step, between begin and end. Microseconds from its begin. before: of the program's tasks in the
+ * step before, which began makespan_us earlier; NULL: long ago. */
+weft_status weft_tier_begin_step(weft_tier_walk *walk, const weft_span *before,
+                                 double makespan_us) WEFT_CHECKED;
 weft_status weft_tier_end_step(weft_tier_walk *walk) WEFT_CHECKED;
 /* What a task of the program waits that starts then: a pass, for its experts; a read or a write of
  * the update, for those of passes. Other tasks: 0. */
