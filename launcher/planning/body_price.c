@@ -353,19 +353,6 @@ static weft_status price_partitions(const weft_site *site, const weft_moe_pipeli
     return WEFT_OK;
 }
 
-/* The rows of a partition by experts are those of its positions. */
-static void add_positions(const double *shares, int num_experts, int n,
-                          double out[WEFT_MOE_MAX_PARTITIONS])
-{
-    for (int p = 0; p < n; p++) {
-        int first, end;
-        weft_moe_run_of(num_experts, n, p, &first, &end);
-        out[p] = 0;
-        for (int q = first; q < end; q++)
-            out[p] += n * shares[q];
-    }
-}
-
 weft_status weft_priced_program_make(const weft_site *site, const weft_outline *outline, int layer,
                                      const weft_inner_costs *costs, const weft_tensor_plan *cut,
                                      weft_made_programs *made, weft_priced_program *out)
@@ -381,8 +368,6 @@ weft_status weft_priced_program_make(const weft_site *site, const weft_outline *
     WEFT_TRY(WEFT_ARRAY(made->arena, (size_t)out->program->num_tasks, &out->times));
     if (costs->inner == WEFT_INNER_EXPERTS)
         weft_moe_even_shares(&pipeline, l->num_experts, parts);
-    if (made->shares)
-        add_positions(made->shares, l->num_experts, pipeline.num_partitions, parts);
     share_out(out, parts);
     return site && travels ? price_partitions(site, &pipeline, &l->description, parts, out)
                            : WEFT_OK;
@@ -481,43 +466,23 @@ static double body_link_us(const weft_layer_body *body, int link)
     return us;
 }
 
-typedef struct body_maker {
-    const weft_site *site;
-    const weft_outline *outline;
-    int layer;
-    const weft_layer_costs *costs;
-    bool backward, slowed;
-    weft_made_programs *made;
-    weft_layer_body *out;
-    int number; /* of the next own part */
-} body_maker;
-
-static void add_own(body_maker *m)
+static weft_status add_program(const weft_site *site, const weft_outline *outline, int layer,
+                               const weft_inner_costs *costs, const weft_tensor_plan *cut,
+                               bool is_inlined, bool slowed, weft_made_programs *made,
+                               weft_layer_body *out)
 {
-    const weft_task_time *own = &m->costs->own[m->backward][m->number++];
-    weft_task_time_add(&m->out->own[m->out->num_programs], own);
-    m->out->us += own->us;
-}
-
-/* Behind an own part. */
-static weft_status add_program(body_maker *m, const weft_inner_costs *costs,
-                               const weft_tensor_plan *cut, bool is_inlined)
-{
-    weft_layer_body *out = m->out;
-    weft_task_time *before = &out->own[out->num_programs];
     const weft_interference *interference =
-        m->slowed && m->site ? weft_inner_interference(m->site, costs->inner) : NULL;
+        slowed && site ? weft_inner_interference(site, costs->inner) : NULL;
+    weft_task_time *before = &out->own[out->num_programs];
     weft_inner_price price;
-    add_own(m);
-    WEFT_TRY(
-        weft_inner_price_of(m->site, m->outline, m->layer, costs, interference, m->made, &price));
+    WEFT_TRY(weft_inner_price_of(site, outline, layer, costs, interference, made, &price));
     const double us = price.computed_us + price.exposed_us;
     out->us += us;
     if (is_inlined) {
-        weft_priced_program *program = &out->programs[out->num_programs++];
-        WEFT_TRY(
-            weft_priced_program_make(m->site, m->outline, m->layer, costs, cut, m->made, program));
+        weft_priced_program *program = &out->programs[out->num_programs];
+        WEFT_TRY(weft_priced_program_make(site, outline, layer, costs, cut, made, program));
         weft_task_time_add(before, &program->rest);
+        out->num_programs++;
         return WEFT_OK;
     }
     before->us += us;
@@ -537,13 +502,25 @@ static void add_rest(const weft_body_total *total, bool backward, weft_layer_bod
     out->us += more_us;
 }
 
-static weft_status add_described(body_maker *m)
+weft_status weft_layer_body_make(const weft_site *site, const weft_outline *outline, int layer,
+                                 const weft_layer_costs *costs, bool backward, bool slowed,
+                                 const weft_body_total *total, weft_made_programs *made,
+                                 weft_layer_body *out)
 {
-    for (int i = 0; i < m->costs->num_programs; i++) {
-        const weft_inner_costs *program = &m->costs->programs[i];
-        if (is_backward(program->half) == m->backward && !program->deferred)
-            WEFT_TRY(add_program(m, program, NULL, program->inner == WEFT_INNER_EXPERTS));
+    int number = 0;
+    *out = (weft_layer_body){.soon_us = costs->soon_us, .late_us = costs->late_us};
+    for (int i = 0; i < costs->num_programs; i++) {
+        const weft_inner_costs *program = &costs->programs[i];
+        if (is_backward(program->half) != backward || program->deferred)
+            continue;
+        weft_task_time_add(&out->own[out->num_programs], &costs->own[backward][number]);
+        out->us += costs->own[backward][number++].us;
+        WEFT_TRY(add_program(site, outline, layer, program, NULL,
+                             program->inner == WEFT_INNER_EXPERTS, slowed, made, out));
     }
+    weft_task_time_add(&out->own[out->num_programs], &costs->own[backward][number]);
+    out->us += costs->own[backward][number].us;
+    add_rest(total, backward, out);
     return WEFT_OK;
 }
 
@@ -572,44 +549,35 @@ static const weft_inner_costs *costs_of(const weft_layer_costs *costs, int half,
     return found < 0 ? NULL : &costs->programs[found];
 }
 
-static weft_status add_listed(body_maker *m, const weft_programs_inside *runs)
-{
-    unsigned used = 0;
-    for (int i = 0; i < runs->count; i++) {
-        const struct weft_program_inside *row = &runs->rows[i];
-        const int half = !m->backward    ? WEFT_HALF_FORWARD
-                         : row->backward ? WEFT_HALF_BACKWARD
-                                         : WEFT_HALF_AGAIN;
-        const weft_inner_costs *program = costs_of(m->costs, half, row, &used);
-        weft_inner_costs *none;
-        if (!program) {
-            WEFT_TRY(WEFT_ARRAY(m->made->arena, 1, &none));
-            *none = (weft_inner_costs){.inner = row->inner, .half = half};
-            program = none;
-        }
-        WEFT_TRY(add_program(m, program, &row->plan, true));
-    }
-    return WEFT_OK;
-}
-
-weft_status weft_layer_body_make(const weft_site *site, const weft_outline *outline, int layer,
-                                 const weft_layer_costs *costs, bool backward,
-                                 const weft_programs_inside *runs, bool slowed,
+weft_status weft_layer_body_list(const weft_site *site, const weft_outline *outline, int layer,
+                                 const weft_layer_costs *costs, weft_way way, bool slowed,
                                  const weft_body_total *total, weft_made_programs *made,
                                  weft_layer_body *out)
 {
-    body_maker m = {.site = site,
-                    .outline = outline,
-                    .layer = layer,
-                    .costs = costs,
-                    .backward = backward,
-                    .slowed = slowed,
-                    .made = made,
-                    .out = out};
-    *out = (weft_layer_body){.soon_us = costs->soon_us, .late_us = costs->late_us};
-    WEFT_TRY(runs ? add_listed(&m, runs) : add_described(&m));
-    while (m.number <= WEFT_LAYER_PROGRAMS)
-        add_own(&m);
+    const bool backward = way != WEFT_WAY_FORWARD;
+    const weft_programs_inside *inside = &outline->layers[layer].description.inside[way];
+    unsigned used = 0;
+    *out = weft_layer_body_lump(0);
+    for (int i = 0; i < inside->count; i++) {
+        const struct weft_program_inside *row = &inside->rows[i];
+        const int half = !backward       ? WEFT_HALF_FORWARD
+                         : row->backward ? WEFT_HALF_BACKWARD
+                                         : WEFT_HALF_AGAIN;
+        const weft_inner_costs *program = costs_of(costs, half, row, &used);
+        weft_inner_costs *none;
+        if (!program) {
+            WEFT_TRY(WEFT_ARRAY(made->arena, 1, &none));
+            *none = (weft_inner_costs){.inner = row->inner, .half = half};
+            program = none;
+        }
+        weft_task_time_add(&out->own[i], &costs->own[backward][i]);
+        out->us += costs->own[backward][i].us;
+        WEFT_TRY(add_program(site, outline, layer, program, &row->plan, true, slowed, made, out));
+    }
+    for (int i = inside->count; i <= WEFT_LAYER_PROGRAMS; i++) {
+        weft_task_time_add(&out->own[inside->count], &costs->own[backward][i]);
+        out->us += costs->own[backward][i].us;
+    }
     add_rest(total, backward, out);
     return WEFT_OK;
 }

@@ -66,8 +66,7 @@ enum { WEFT_MADE_PROGRAMS = 32 };
 typedef struct weft_made_programs {
     weft_arena *arena;
     const weft_program *experts; /* [2]: as they run, with their exchanges' chunks; NULL: without */
-    const double *shares; /* of each position's rows in all; NULL: experts have as many each */
-    bool beside;          /* of weft_moe_pipeline */
+    bool beside;                 /* of weft_moe_pipeline */
     int count;
     struct {
         weft_inner inner;
@@ -119,19 +118,22 @@ typedef struct weft_layer_body {
     double us;               /* of all, alone, under the interference that the body was made with */
     double soon_us, late_us; /* of weft_layer_costs */
 } weft_layer_body;
-/* What the layer takes alone in that direction. What is more than the operations is
- * the first own part's in forward, the last one's in backward. */
+/* What the layer takes alone in that direction. What is more than the operations is the first own
+ * part's in forward, the last one's in backward. */
 typedef struct weft_body_total {
     double us;
     const double *link_us; /* [WEFT_NUM_LINKS] */
 } weft_body_total;
-/* runs: the programs that run, as the layer's rehearsal lists them, all inlined; NULL: what the
- * operations say, of which the experts' is inlined, and others are lumps of the own part before
- * them. slowed: by the interference of each program. A backward is without the operations of the
- * second half, which are in a total's rest. costs: outlives the body. */
+/* With the experts' program inlined; others are lumps of the own part before them. slowed: by the
+ * interference of each program. A backward is without the operations of the second half, which are
+ * in a total's rest. costs: outlives the body. */
 weft_status weft_layer_body_make(const weft_site *site, const weft_outline *outline, int layer,
-                                 const weft_layer_costs *costs, bool backward,
-                                 const weft_programs_inside *runs, bool slowed,
+                                 const weft_layer_costs *costs, bool backward, bool slowed,
+                                 const weft_body_total *total, weft_made_programs *made,
+                                 weft_layer_body *out) WEFT_CHECKED;
+/* The same of the programs that run, all inlined, as the layer's rehearsal lists them. */
+weft_status weft_layer_body_list(const weft_site *site, const weft_outline *outline, int layer,
+                                 const weft_layer_costs *costs, weft_way way, bool slowed,
                                  const weft_body_total *total, weft_made_programs *made,
                                  weft_layer_body *out) WEFT_CHECKED;
 /* Of one part, without programs. */

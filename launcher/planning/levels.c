@@ -278,10 +278,8 @@ static weft_status make_body(making *m, int layer, bool again, weft_way way, dou
     WEFT_TRY(WEFT_ARRAY(m->arena, 1, &costs));
     WEFT_TRY(WEFT_ARRAY(m->arena, 1, out));
     WEFT_TRY(layer_costs(m, layer, again, costs));
-    return weft_layer_body_make(site, outline, layer, costs, way != WEFT_WAY_FORWARD,
-                                &outline->layers[layer].description.inside[way],
-                                site && weft_pass_is_slowed(site), &(weft_body_total){.us = us},
-                                &m->made, *out);
+    return weft_layer_body_list(site, outline, layer, costs, way, site && weft_pass_is_slowed(site),
+                                &(weft_body_total){.us = us}, &m->made, *out);
 }
 
 /* Of one part. */

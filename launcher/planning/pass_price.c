@@ -177,6 +177,8 @@ static void place_experts(weft_pass_experts *out, const weft_operation *op, doub
 {
     const bool goes =
         weft_operation_is_of(op, WEFT_TASK_PERMUTE) || weft_operation_is_of(op, WEFT_TASK_DISPATCH);
+    if (op->inner == WEFT_INNER_EXPERTS)
+        out->task_us[op->task] += us;
     if (weft_operation_is_experts(op))
         out->experts_us += us;
     else if (out->experts_us == 0)
@@ -457,8 +459,8 @@ weft_status weft_pass_body_make(const weft_site *site, const weft_outline *outli
     }
     WEFT_TRY(WEFT_ARRAY(made->arena, 1, &costs));
     WEFT_TRY(weft_pass_layer_costs(site, outline, layer, half == WEFT_HALF_AGAIN, costs));
-    return weft_layer_body_make(site, outline, layer, costs, half == WEFT_HALF_BACKWARD, NULL,
-                                slowed, &sums, made, *out);
+    return weft_layer_body_make(site, outline, layer, costs, half == WEFT_HALF_BACKWARD, slowed,
+                                &sums, made, *out);
 }
 
 /* --- pairs ---------------------------------------------------------------------------------- */

@@ -34,6 +34,7 @@ bool weft_pass_is_slowed(const weft_site *site);
  * the experts. */
 typedef struct weft_pass_experts {
     double before_us, between_us, experts_us;
+    double task_us[WEFT_NUM_TASK_KINDS]; /* all tasks of a kind in the experts' program */
 } weft_pass_experts;
 
 typedef struct weft_pass_price {
@@ -57,8 +58,8 @@ bool weft_pass_same_layer(const weft_outline *outline, int a, int b);
  * counts are known. */
 weft_status weft_pass_layer_costs(const weft_site *site, const weft_outline *outline, int layer,
                                   bool repeats, weft_layer_costs *out) WEFT_CHECKED;
-/* A layer's body in one direction, as weft_layer_body_make without a list; AGAIN: of a forward
- * whose counts are known. From the arena of `made`. */
+/* A layer's body in one direction, as weft_layer_body_make; AGAIN: of a forward whose counts are
+ * known. From the arena of `made`. */
 weft_status weft_pass_body_make(const weft_site *site, const weft_outline *outline, int layer,
                                 int half, bool inlines, bool slowed, const weft_pass_time *total,
                                 weft_made_programs *made, weft_layer_body **out) WEFT_CHECKED;

@@ -131,13 +131,14 @@ static void file_walk_drop(file_walk *w, int32_t record, unsigned parts)
 
 typedef struct tier_layer {
     weft_experts_shape shape;
-    weft_program programs[2]; /* of the experts; of the layer's partitions, with theirs inside */
-    weft_task_time *times[2]; /* of the latter's own tasks, by task; NULL: of the experts alone */
-    double alone_us[2];       /* a program whose experts wait for nothing */
+    weft_program programs[2]; /* of the experts; of partitions by experts, with theirs inside */
+    bool is_cut;              /* the latter */
+    double alone_us[WEFT_NUM_HALVES]; /* a program whose experts wait for nothing */
     weft_expert_costs costs;
-    const double *shares; /* [positions] */
-    bool is_even;         /* every micro-batch has the same experts at the same positions */
-    int *buckets;         /* [positions]: of the stage, as their updates come; NULL: of no step */
+    const double *shares;                  /* [positions] */
+    double parts[WEFT_MOE_MAX_PARTITIONS]; /* of partitions, likewise */
+    bool is_even; /* every micro-batch has the same experts at the same positions */
+    int *buckets; /* [positions]: of the stage, as their updates come; NULL: of no step */
     int num_buckets;
     bool has_gradient; /* of a micro-batch of the step */
     bool in_order;     /* updates come in the order of positions */
@@ -183,7 +184,7 @@ typedef struct running {
     tier_layer *layer;
     int index;     /* of the layer */
     uint32_t pass; /* of which micro-batch; alike for its forward and backward */
-    bool backward;
+    const weft_pass_experts *half;
 } running;
 
 /* --- what tasks take ----------------------------------------------------------------------- */
@@ -289,19 +290,21 @@ static weft_status find_buckets(weft_tier_walk *w)
 }
 
 /* Until all is over but what runs on beside the layer. */
-static double run_program(running *r, weft_task_end end, double at, weft_lanes *lanes,
-                          double *ends_us)
+static double run_program(running *r, bool backward, weft_task_end end, double at,
+                          weft_lanes *lanes, double *ends_us)
 {
     double *us = lanes->us;
     us[WEFT_LANE_COMPUTE] = us[WEFT_LANE_EXPERT] = at;
-    weft_program_in_order(&r->layer->programs[r->backward], end, r, lanes, ends_us);
+    weft_program_in_order(&r->layer->programs[backward], end, r, lanes, ends_us);
     return fmax(us[WEFT_LANE_COMPUTE], us[WEFT_LANE_EXPERT]);
 }
 
+/* Of a partition's task. The counts are known, and experts take what theirs do. */
 static double own_us(const running *r, const weft_task *task)
 {
-    const tier_layer *l = r->layer;
-    return l->times[r->backward][task - l->programs[r->backward].tasks].us;
+    return task->kind == WEFT_TASK_COUNTS || task->kind == WEFT_TASK_EXPERT
+               ? 0
+               : r->half->task_us[task->kind] * r->layer->parts[task->part];
 }
 
 static double end_alone(void *context, const weft_task *task, double at)
@@ -314,46 +317,34 @@ static double end_alone(void *context, const weft_task *task, double at)
                                           : at;
 }
 
-/* Of one half of a pass. The counts are known, and experts take what theirs do. */
-static weft_status price_partitions(weft_tier_walk *w, const weft_site *site, int layer,
-                                    const weft_inner_costs *costs, weft_made_programs *made,
-                                    tier_layer *out)
+/* Puts experts into the layer's programs. */
+static weft_status cut_layer(const weft_moe_pipeline *pipeline, const weft_pass_experts *halves,
+                             weft_arena *arena, tier_layer *out)
 {
-    running r = {.walk = w, .layer = out, .backward = costs->half == WEFT_HALF_BACKWARD};
-    const weft_program *program = &made->experts[r.backward];
-    weft_priced_program priced;
-    weft_lanes lanes = {.host_us = 0};
-    double *ends_us;
-    WEFT_TRY(weft_priced_program_make(site, w->outline, layer, costs, NULL, made, &priced));
-    for (uint32_t i = 0; i < program->num_tasks; i++)
-        if (program->tasks[i].kind == WEFT_TASK_COUNTS ||
-            program->tasks[i].kind == WEFT_TASK_EXPERT)
-            priced.times[i].us = 0;
-    WEFT_TRY(WEFT_ARRAY(made->arena, program->num_tasks, &ends_us));
-    out->programs[r.backward] = *program;
-    out->times[r.backward] = priced.times;
-    out->alone_us[r.backward] = run_program(&r, end_alone, 0, &lanes, ends_us);
-    return WEFT_OK;
-}
-
-static weft_status make_partitions(weft_tier_walk *w, const weft_site *site, int layer,
-                                   const weft_moe_pipeline *pipeline, weft_arena *arena,
-                                   tier_layer *out)
-{
-    const weft_moe_inside inside = {.experts = out->programs,
+    const weft_program experts[] = {out->programs[0], out->programs[1]};
+    const weft_moe_inside inside = {.experts = experts,
                                     .num_positions = out->shape.num_positions,
                                     .num_partitions = pipeline->num_partitions};
-    weft_program plain, whole[2];
-    weft_made_programs made = {.arena = arena, .experts = whole, .shares = out->shares};
-    weft_layer_costs costs;
-    WEFT_TRY(weft_pass_layer_costs(site, w->outline, layer, false, &costs));
-    for (int backward = 0; backward < 2; backward++) {
-        WEFT_TRY(weft_program_moe(pipeline, backward, arena, &plain));
-        WEFT_TRY(weft_program_moe_inside(&plain, &inside, arena, &whole[backward]));
+    weft_program plain;
+    double *ends_us;
+    int first, end;
+    out->is_cut = true;
+    for (int p = 0; p < inside.num_partitions; p++) {
+        weft_moe_run_of(inside.num_positions, inside.num_partitions, p, &first, &end);
+        for (int q = first; q < end; q++)
+            out->parts[p] += out->shares[q];
     }
-    for (int backward = 0; backward < 2; backward++)
-        WEFT_TRY(price_partitions(
-            w, site, layer, weft_inner_costs_of(&costs, WEFT_INNER_EXPERTS, backward), &made, out));
+    for (int half = 0; half < WEFT_NUM_HALVES; half++) {
+        const bool backward = half == WEFT_HALF_BACKWARD;
+        running r = {.layer = out, .half = &halves[half]};
+        weft_lanes lanes = {.host_us = 0};
+        if (half != WEFT_HALF_AGAIN) {
+            WEFT_TRY(weft_program_moe(pipeline, backward, arena, &plain));
+            WEFT_TRY(weft_program_moe_inside(&plain, &inside, arena, &out->programs[backward]));
+        }
+        WEFT_TRY(WEFT_ARRAY(arena, out->programs[backward].num_tasks, &ends_us));
+        out->alone_us[half] = run_program(&r, backward, end_alone, 0, &lanes, ends_us);
+    }
     return WEFT_OK;
 }
 
@@ -372,12 +363,13 @@ static weft_status make_layer(weft_tier_walk *w, const weft_site *site, const we
         WEFT_TRY(weft_program_experts(&out->shape, backward, arena, &out->programs[backward]));
         out->costs.row_us[backward] = out->alone_us[backward] = halves[backward].experts_us;
     }
+    out->alone_us[WEFT_HALF_AGAIN] = out->alone_us[WEFT_HALF_FORWARD];
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &shares));
     share_rows(config, w->outline, num, shares);
     out->shares = shares;
     out->is_even = shares[0] <= shares[num - 1] * (1 + 1e-9);
     if (pipeline.num_partitions > 1)
-        WEFT_TRY(make_partitions(w, site, layer, &pipeline, arena, out));
+        WEFT_TRY(cut_layer(&pipeline, halves, arena, out));
     for (int backward = 0; backward < 2; backward++)
         if (out->programs[backward].num_tasks > w->num_tasks)
             w->num_tasks = out->programs[backward].num_tasks;
@@ -684,16 +676,15 @@ static double end_of(void *context, const weft_task *task, double at)
 /* The experts of a half of a pass that reaches the layer at `at`: what they wait, and until when
  * they compute, or their answers are home. Partitions have their way there, and home, in their
  * program. */
-static double walk_experts(running *r, bool backward, const weft_pass_experts *half, double at,
+static double walk_experts(running *r, const weft_pass_price *price, int half, double at,
                            double *out_end)
 {
-    weft_tier_walk *w = r->walk;
-    const tier_layer *l = r->layer;
-    at += half->before_us + (l->times[backward] ? 0 : half->between_us);
-    r->backward = backward;
-    *out_end = run_program(r, end_of, at, &w->lanes, w->ends_us);
+    const bool backward = half == WEFT_HALF_BACKWARD;
+    r->half = &price->experts[half];
+    at += r->half->before_us + (r->layer->is_cut ? 0 : r->half->between_us);
+    *out_end = run_program(r, backward, end_of, at, &r->walk->lanes, r->walk->ends_us);
     r->layer->has_gradient |= backward;
-    return fmax(0, *out_end - at - l->alone_us[backward]);
+    return fmax(0, *out_end - at - r->layer->alone_us[half]);
 }
 
 /* --- a step -------------------------------------------------------------------------------- */
@@ -704,8 +695,6 @@ static double walk_layer(running *r, const weft_pass_price *price, bool backward
                          double *out_us)
 {
     weft_lanes *lanes = &r->walk->lanes;
-    const weft_pass_experts *halves = price->experts, *again = &halves[WEFT_HALF_AGAIN];
-    const weft_pass_experts *half = &halves[backward ? WEFT_HALF_BACKWARD : WEFT_HALF_FORWARD];
     double wait = 0, end;
     *out_us = weft_pass_us(backward ? &price->backward : &price->forward);
     if (backward && price->recompute.compute_us > 0)
@@ -713,13 +702,14 @@ static double walk_layer(running *r, const weft_pass_price *price, bool backward
     if (r->layer->shape.num_positions == 0)
         return 0;
     lanes->host_goes_on = backward; /* the counts are known */
-    if (backward && again->experts_us > 0) {
-        wait = walk_experts(r, false, again, at, &end);
+    if (backward && price->experts[WEFT_HALF_AGAIN].experts_us > 0) {
+        wait = walk_experts(r, price, WEFT_HALF_AGAIN, at, &end);
         at = end;
     }
     if (!backward)
-        lanes->host_us = fmax(lanes->host_us, at + half->before_us);
-    return wait + walk_experts(r, backward, half, at, &end);
+        lanes->host_us = fmax(lanes->host_us, at + price->experts[WEFT_HALF_FORWARD].before_us);
+    return wait +
+           walk_experts(r, price, backward ? WEFT_HALF_BACKWARD : WEFT_HALF_FORWARD, at, &end);
 }
 
 enum { STEPPED = WEFT_RECORD_W | WEFT_RECORD_S, ALL_PARTS = STEPPED | WEFT_RECORD_G };
@@ -789,7 +779,7 @@ static double walk_pass(weft_tier_walk *w, const weft_task *task, double start, 
                       &end);
     for (int i = 0; i < end - first; i++) {
         const int l = backward ? end - 1 - i : first + i;
-        running r = {w, &w->layers[l], l, (uint32_t)task->micro_batch, backward};
+        running r = {w, &w->layers[l], l, (uint32_t)task->micro_batch, NULL};
         double us;
         const double waited = walk_layer(&r, &w->prices[l], backward, at, &us);
         at += us + waited;
