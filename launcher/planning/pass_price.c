@@ -179,10 +179,8 @@ static void place_experts(weft_pass_experts *out, const weft_operation *op, doub
         weft_operation_is_of(op, WEFT_TASK_PERMUTE) || weft_operation_is_of(op, WEFT_TASK_DISPATCH);
     if (op->inner == WEFT_INNER_EXPERTS)
         out->task_us[op->task] += us;
-    if (weft_operation_is_experts(op))
-        out->experts_us += us;
-    else if (out->experts_us == 0)
-        *(goes ? &out->between_us : &out->before_us) += us;
+    if (!goes && out->task_us[WEFT_TASK_EXPERT] == 0)
+        out->before_us += us;
 }
 
 /* What backward makes again of a forward's operation. */

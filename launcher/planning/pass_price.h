@@ -30,11 +30,10 @@ double weft_pass_taken_share(const weft_cluster *cluster);
  * holds. Over MPI hosts send. */
 bool weft_pass_is_slowed(const weft_site *site);
 
-/* What a layer's pass takes before its rows set out to the experts, until they are there, and for
- * the experts. */
+/* What a layer's pass takes before its rows set out to the experts, and all tasks of a kind in the
+ * experts' program. */
 typedef struct weft_pass_experts {
-    double before_us, between_us, experts_us;
-    double task_us[WEFT_NUM_TASK_KINDS]; /* all tasks of a kind in the experts' program */
+    double before_us, task_us[WEFT_NUM_TASK_KINDS];
 } weft_pass_experts;
 
 typedef struct weft_pass_price {

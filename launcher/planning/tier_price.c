@@ -180,7 +180,7 @@ struct weft_tier_walk {
 
 /* A layer's program at hand. */
 typedef struct running {
-    weft_tier_walk *walk;
+    weft_tier_walk *walk; /* NULL: experts wait for nothing */
     tier_layer *layer;
     int index;     /* of the layer */
     uint32_t pass; /* of which micro-batch; alike for its forward and backward */
@@ -262,234 +262,6 @@ static void share_rows(const weft_config *config, const weft_outline *outline, i
         share_rest((1 + (load - 1) * experts) / (load * experts), num, out);
     else
         fall(fmin(EXPERT_LOAD, experts), num, out);
-}
-
-/* --- making -------------------------------------------------------------------------------- */
-
-/* Layers' buckets in the order of their last tasks' updates. */
-static weft_status find_buckets(weft_tier_walk *w)
-{
-    const bool in_file = w->outline->tier.experts == WEFT_TIER_FILE;
-    for (uint32_t i = 0; i < w->step->num_tasks; i++) {
-        const weft_task *task = &w->step->tasks[i];
-        if (task->kind != WEFT_TASK_STEP || task->bucket < 0)
-            continue;
-        const weft_bucket_shape *shape = &w->buckets->shapes[task->bucket];
-        if (!weft_bucket_is_offloaded(shape))
-            continue;
-        tier_layer *l = &w->layers[shape->layer];
-        l->in_order = !weft_bucket_gathers(shape) && !in_file;
-        if (l->num_buckets < l->shape.num_positions)
-            l->buckets[l->num_buckets++] = task->bucket;
-    }
-    for (int l = 0; l < w->outline->num_layers; l++)
-        if (w->layers[l].num_buckets != w->layers[l].shape.num_positions)
-            return WEFT_ERROR(WEFT_INTERNAL, "layer %d has %d experts and %d of their buckets", l,
-                              w->layers[l].shape.num_positions, w->layers[l].num_buckets);
-    return WEFT_OK;
-}
-
-/* Until all is over but what runs on beside the layer. */
-static double run_program(running *r, bool backward, weft_task_end end, double at,
-                          weft_lanes *lanes, double *ends_us)
-{
-    double *us = lanes->us;
-    us[WEFT_LANE_COMPUTE] = us[WEFT_LANE_EXPERT] = at;
-    weft_program_in_order(&r->layer->programs[backward], end, r, lanes, ends_us);
-    return fmax(us[WEFT_LANE_COMPUTE], us[WEFT_LANE_EXPERT]);
-}
-
-/* Of a partition's task. The counts are known, and experts take what theirs do. */
-static double own_us(const running *r, const weft_task *task)
-{
-    return task->kind == WEFT_TASK_COUNTS || task->kind == WEFT_TASK_EXPERT
-               ? 0
-               : r->half->task_us[task->kind] * r->layer->parts[task->part];
-}
-
-static double end_alone(void *context, const weft_task *task, double at)
-{
-    const running *r = context;
-    const tier_layer *l = r->layer;
-    if (task->expert < 0)
-        return at + own_us(r, task);
-    return task->kind == WEFT_TASK_EXPERT ? at + weft_experts_task_us(&l->costs, l->shares, task)
-                                          : at;
-}
-
-/* Puts experts into the layer's programs. */
-static weft_status cut_layer(const weft_moe_pipeline *pipeline, const weft_pass_experts *halves,
-                             weft_arena *arena, tier_layer *out)
-{
-    const weft_program experts[] = {out->programs[0], out->programs[1]};
-    const weft_moe_inside inside = {.experts = experts,
-                                    .num_positions = out->shape.num_positions,
-                                    .num_partitions = pipeline->num_partitions};
-    weft_program plain;
-    double *ends_us;
-    int first, end;
-    out->is_cut = true;
-    for (int p = 0; p < inside.num_partitions; p++) {
-        weft_moe_run_of(inside.num_positions, inside.num_partitions, p, &first, &end);
-        for (int q = first; q < end; q++)
-            out->parts[p] += out->shares[q];
-    }
-    for (int half = 0; half < WEFT_NUM_HALVES; half++) {
-        const bool backward = half == WEFT_HALF_BACKWARD;
-        running r = {.layer = out, .half = &halves[half]};
-        weft_lanes lanes = {.host_us = 0};
-        if (half != WEFT_HALF_AGAIN) {
-            WEFT_TRY(weft_program_moe(pipeline, backward, arena, &plain));
-            WEFT_TRY(weft_program_moe_inside(&plain, &inside, arena, &out->programs[backward]));
-        }
-        WEFT_TRY(WEFT_ARRAY(arena, out->programs[backward].num_tasks, &ends_us));
-        out->alone_us[half] = run_program(&r, backward, end_alone, 0, &lanes, ends_us);
-    }
-    return WEFT_OK;
-}
-
-static weft_status make_layer(weft_tier_walk *w, const weft_site *site, const weft_config *config,
-                              int layer, weft_arena *arena)
-{
-    const weft_outline_layer *described = &w->outline->layers[layer];
-    const weft_pass_experts *halves = w->prices[layer].experts;
-    const weft_moe_pipeline pipeline = weft_shape_pipeline(&w->outline->shape);
-    const int num = described->num_experts;
-    tier_layer *out = &w->layers[layer];
-    double *shares = NULL;
-    out->shape = weft_tier_shape(&w->outline->tier, num, 1, w->outline->accumulates);
-    WEFT_TRY(weft_tier_costs(site, w->outline, (double)described->expert_elements, &out->costs));
-    for (int backward = 0; backward < 2; backward++) {
-        WEFT_TRY(weft_program_experts(&out->shape, backward, arena, &out->programs[backward]));
-        out->costs.row_us[backward] = out->alone_us[backward] = halves[backward].experts_us;
-    }
-    out->alone_us[WEFT_HALF_AGAIN] = out->alone_us[WEFT_HALF_FORWARD];
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &shares));
-    share_rows(config, w->outline, num, shares);
-    out->shares = shares;
-    out->is_even = shares[0] <= shares[num - 1] * (1 + 1e-9);
-    if (pipeline.num_partitions > 1)
-        WEFT_TRY(cut_layer(&pipeline, halves, arena, out));
-    for (int backward = 0; backward < 2; backward++)
-        if (out->programs[backward].num_tasks > w->num_tasks)
-            w->num_tasks = out->programs[backward].num_tasks;
-    if (out->shape.num_slots > w->num_slots)
-        w->num_slots = out->shape.num_slots;
-    return WEFT_OK;
-}
-
-/* Of the stage's. Layers that are alike share their programs. */
-static weft_status make_layers(weft_tier_walk *w, const weft_site *site, const weft_config *config,
-                               weft_arena *arena)
-{
-    int first, end, last = -1;
-    for (int c = 0; c < w->outline->layout.num_chunks; c++) {
-        weft_layout_range(&w->outline->layout, w->stage, c, &first, &end);
-        for (int l = first; l < end; l++) {
-            if (w->outline->layers[l].num_experts == 0)
-                continue;
-            if (last >= 0 && weft_pass_same_layer(w->outline, last, l))
-                w->layers[l] = w->layers[last];
-            else
-                WEFT_TRY(make_layer(w, site, config, l, arena));
-            WEFT_TRY(
-                WEFT_ARRAY(arena, (size_t)w->layers[l].shape.num_positions, &w->layers[l].buckets));
-            last = l;
-        }
-    }
-    return WEFT_OK;
-}
-
-static weft_status make_state(weft_tier_walk *w, weft_arena *arena)
-{
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->num_slots + 1, &w->slots));
-    return WEFT_ARRAY(arena, w->num_tasks, &w->ends_us);
-}
-
-/* A world smaller than a node has all of the node's storage. pace: bytes/s of a rank's file; 0: as
- * the storage has it. */
-static weft_status file_rates(const weft_site *site, const weft_records_sizes *sizes, int world,
-                              double pace, weft_file_rates *out)
-{
-    const double share = fmin(1, (double)world / site->cluster->ranks_per_node);
-    *out = (weft_file_rates){0};
-    for (unsigned parts = 1; pace > 0 && parts < WEFT_RECORD_SETS; parts++)
-        out->read_us[parts] = out->write_us[parts] =
-            1e6 * (double)record_set_bytes(sizes, parts) / pace;
-    if (pace > 0)
-        return WEFT_OK;
-    for (unsigned parts = 1; parts < WEFT_RECORD_SETS; parts++) {
-        const double bytes = share * (double)record_set_bytes(sizes, parts);
-        weft_estimate read, write;
-        WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_READ, bytes, &read));
-        WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_WRITE, bytes, &write));
-        out->read_us[parts] = read.us;
-        out->write_us[parts] = write.us;
-    }
-    return WEFT_OK;
-}
-
-/* The places of the footprint. */
-static weft_status make_file(weft_tier_walk *w, const weft_site *site, const weft_config *config,
-                             int world, weft_arena *arena)
-{
-    const weft_dtype dtype = w->outline->shape.dtype;
-    const weft_experts_file file =
-        weft_tier_file(&w->outline->tier, weft_tier_state_bytes(dtype, config->train.split_master));
-    uint64_t largest = 0;
-    int num = 0, owners = 1;
-    weft_file_rates rates;
-    for (int b = 0; b < w->buckets->count; b++) {
-        const weft_bucket_shape *shape = &w->buckets->shapes[b];
-        if (!weft_bucket_is_in_file(shape))
-            continue;
-        largest = shape->elements > largest ? shape->elements : largest;
-        owners = shape->owners;
-        num++;
-    }
-    if (num == 0)
-        return WEFT_OK;
-    const weft_records_sizes sizes =
-        weft_experts_file_sizes(&file, dtype, largest, largest / (size_t)owners, num, true);
-    const double pace = weft_config_pace(config).file;
-    if (file_rates(site, &sizes, world, pace, &rates) != WEFT_OK) { /* the cluster does not tell */
-        weft_error_clear();
-        w->is_unknown = true;
-        return WEFT_OK;
-    }
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->buckets->count, &w->file_us));
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)sizes.num_places, &w->used_us));
-    return file_walk_make(&sizes, file.eviction, &rates, arena, &w->file);
-}
-
-weft_status weft_tier_walk_make(const weft_site *site, const weft_config *config,
-                                const weft_step *step, int world, int stage,
-                                const weft_pass_price *prices, weft_arena *arena,
-                                weft_tier_walk **out)
-{
-    const weft_outline *outline = &step->outline;
-    weft_tier_walk *w = NULL;
-    *out = NULL;
-    if (!outline->shape.experts_on_host)
-        return WEFT_OK;
-    WEFT_TRY(WEFT_ARRAY(arena, 1, &w));
-    *w = (weft_tier_walk){.outline = outline,
-                          .step = &step->programs[stage],
-                          .buckets = &step->shape.buckets[stage],
-                          .stage = stage,
-                          .prices = prices};
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)outline->num_layers, &w->layers));
-    WEFT_TRY(make_layers(w, site, config, arena));
-    if (w->num_tasks == 0)
-        return WEFT_OK;
-    WEFT_TRY(find_buckets(w));
-    WEFT_TRY(make_state(w, arena));
-    WEFT_TRY(WEFT_ARRAY(arena, w->step->num_tasks, &w->wait_us));
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->buckets->count, &w->landed_us));
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->buckets->count, &w->stepped_us));
-    WEFT_TRY(make_file(w, site, config, world, arena));
-    *out = w;
-    return WEFT_OK;
 }
 
 /* --- a layer's experts --------------------------------------------------------------------- */
@@ -649,6 +421,14 @@ static double accumulate(const running *r, const weft_task *task, double at, dou
     return at;
 }
 
+/* Of a partition's task. The counts are known, and experts take what theirs do. */
+static double own_us(const running *r, const weft_task *task)
+{
+    return task->kind == WEFT_TASK_COUNTS || task->kind == WEFT_TASK_EXPERT
+               ? 0
+               : r->half->task_us[task->kind] * r->layer->parts[task->part];
+}
+
 static double end_of(void *context, const weft_task *task, double at)
 {
     const running *r = context;
@@ -658,6 +438,8 @@ static double end_of(void *context, const weft_task *task, double at)
     const double us = weft_experts_task_us(&l->costs, l->shares, task);
     if (!(l->shares[task->expert] > 0))
         return at;
+    if (!r->walk)
+        return task->kind == WEFT_TASK_EXPERT ? at + us : at;
     switch (task->kind) {
     case WEFT_TASK_WRITE:
     case WEFT_TASK_READ:
@@ -673,6 +455,15 @@ static double end_of(void *context, const weft_task *task, double at)
     }
 }
 
+/* Until all is over but what runs on beside the layer. */
+static double run_program(running *r, bool backward, double at, weft_lanes *lanes, double *ends_us)
+{
+    double *us = lanes->us;
+    us[WEFT_LANE_COMPUTE] = us[WEFT_LANE_EXPERT] = at;
+    weft_program_in_order(&r->layer->programs[backward], end_of, r, lanes, ends_us);
+    return fmax(us[WEFT_LANE_COMPUTE], us[WEFT_LANE_EXPERT]);
+}
+
 /* The experts of a half of a pass that reaches the layer at `at`: what they wait, and until when
  * they compute, or their answers are home. Partitions have their way there, and home, in their
  * program. */
@@ -681,10 +472,213 @@ static double walk_experts(running *r, const weft_pass_price *price, int half, d
 {
     const bool backward = half == WEFT_HALF_BACKWARD;
     r->half = &price->experts[half];
-    at += r->half->before_us + (r->layer->is_cut ? 0 : r->half->between_us);
-    *out_end = run_program(r, backward, end_of, at, &r->walk->lanes, r->walk->ends_us);
+    at += r->half->before_us;
+    if (!r->layer->is_cut)
+        at += r->half->task_us[WEFT_TASK_PERMUTE] + r->half->task_us[WEFT_TASK_DISPATCH];
+    *out_end = run_program(r, backward, at, &r->walk->lanes, r->walk->ends_us);
     r->layer->has_gradient |= backward;
     return fmax(0, *out_end - at - r->layer->alone_us[half]);
+}
+
+/* --- making -------------------------------------------------------------------------------- */
+
+/* Layers' buckets in the order of their last tasks' updates. */
+static weft_status find_buckets(weft_tier_walk *w)
+{
+    const bool in_file = w->outline->tier.experts == WEFT_TIER_FILE;
+    for (uint32_t i = 0; i < w->step->num_tasks; i++) {
+        const weft_task *task = &w->step->tasks[i];
+        if (task->kind != WEFT_TASK_STEP || task->bucket < 0)
+            continue;
+        const weft_bucket_shape *shape = &w->buckets->shapes[task->bucket];
+        if (!weft_bucket_is_offloaded(shape))
+            continue;
+        tier_layer *l = &w->layers[shape->layer];
+        l->in_order = !weft_bucket_gathers(shape) && !in_file;
+        if (l->num_buckets < l->shape.num_positions)
+            l->buckets[l->num_buckets++] = task->bucket;
+    }
+    for (int l = 0; l < w->outline->num_layers; l++)
+        if (w->layers[l].num_buckets != w->layers[l].shape.num_positions)
+            return WEFT_ERROR(WEFT_INTERNAL, "layer %d has %d experts and %d of their buckets", l,
+                              w->layers[l].shape.num_positions, w->layers[l].num_buckets);
+    return WEFT_OK;
+}
+
+/* Puts experts into the layer's programs. */
+static weft_status cut_layer(const weft_moe_pipeline *pipeline, const weft_pass_experts *halves,
+                             weft_arena *arena, tier_layer *out)
+{
+    const weft_program experts[] = {out->programs[0], out->programs[1]};
+    const weft_moe_inside inside = {.experts = experts,
+                                    .num_positions = out->shape.num_positions,
+                                    .num_partitions = pipeline->num_partitions};
+    weft_program plain;
+    double *ends_us;
+    int first, end;
+    out->is_cut = true;
+    for (int p = 0; p < inside.num_partitions; p++) {
+        weft_moe_run_of(inside.num_positions, inside.num_partitions, p, &first, &end);
+        for (int q = first; q < end; q++)
+            out->parts[p] += out->shares[q];
+    }
+    for (int half = 0; half < WEFT_NUM_HALVES; half++) {
+        const bool backward = half == WEFT_HALF_BACKWARD;
+        running r = {.layer = out, .half = &halves[half]};
+        weft_lanes lanes = {.host_us = 0};
+        if (half != WEFT_HALF_AGAIN) {
+            WEFT_TRY(weft_program_moe(pipeline, backward, arena, &plain));
+            WEFT_TRY(weft_program_moe_inside(&plain, &inside, arena, &out->programs[backward]));
+        }
+        WEFT_TRY(WEFT_ARRAY(arena, out->programs[backward].num_tasks, &ends_us));
+        out->alone_us[half] = run_program(&r, backward, 0, &lanes, ends_us);
+    }
+    return WEFT_OK;
+}
+
+static weft_status make_layer(weft_tier_walk *w, const weft_site *site, const weft_config *config,
+                              int layer, weft_arena *arena)
+{
+    const weft_outline_layer *described = &w->outline->layers[layer];
+    const weft_pass_experts *halves = w->prices[layer].experts;
+    const weft_moe_pipeline pipeline = weft_shape_pipeline(&w->outline->shape);
+    const int num = described->num_experts;
+    tier_layer *out = &w->layers[layer];
+    double *shares = NULL;
+    out->shape = weft_tier_shape(&w->outline->tier, num, 1, w->outline->accumulates);
+    WEFT_TRY(weft_tier_costs(site, w->outline, (double)described->expert_elements, &out->costs));
+    for (int backward = 0; backward < 2; backward++) {
+        WEFT_TRY(weft_program_experts(&out->shape, backward, arena, &out->programs[backward]));
+        out->costs.row_us[backward] = out->alone_us[backward] =
+            halves[backward].task_us[WEFT_TASK_EXPERT];
+    }
+    out->alone_us[WEFT_HALF_AGAIN] = out->alone_us[WEFT_HALF_FORWARD];
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &shares));
+    share_rows(config, w->outline, num, shares);
+    out->shares = shares;
+    out->is_even = shares[0] <= shares[num - 1] * (1 + 1e-9);
+    if (pipeline.num_partitions > 1)
+        WEFT_TRY(cut_layer(&pipeline, halves, arena, out));
+    for (int backward = 0; backward < 2; backward++)
+        if (out->programs[backward].num_tasks > w->num_tasks)
+            w->num_tasks = out->programs[backward].num_tasks;
+    if (out->shape.num_slots > w->num_slots)
+        w->num_slots = out->shape.num_slots;
+    return WEFT_OK;
+}
+
+/* Of the stage's. Layers that are alike share their programs. */
+static weft_status make_layers(weft_tier_walk *w, const weft_site *site, const weft_config *config,
+                               weft_arena *arena)
+{
+    int first, end, last = -1;
+    for (int c = 0; c < w->outline->layout.num_chunks; c++) {
+        weft_layout_range(&w->outline->layout, w->stage, c, &first, &end);
+        for (int l = first; l < end; l++) {
+            if (w->outline->layers[l].num_experts == 0)
+                continue;
+            if (last >= 0 && weft_pass_same_layer(w->outline, last, l))
+                w->layers[l] = w->layers[last];
+            else
+                WEFT_TRY(make_layer(w, site, config, l, arena));
+            WEFT_TRY(
+                WEFT_ARRAY(arena, (size_t)w->layers[l].shape.num_positions, &w->layers[l].buckets));
+            last = l;
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status make_state(weft_tier_walk *w, weft_arena *arena)
+{
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->num_slots + 1, &w->slots));
+    return WEFT_ARRAY(arena, w->num_tasks, &w->ends_us);
+}
+
+/* A world smaller than a node has all of the node's storage. pace: bytes/s of a rank's file; 0: as
+ * the storage has it. */
+static weft_status file_rates(const weft_site *site, const weft_records_sizes *sizes, int world,
+                              double pace, weft_file_rates *out)
+{
+    const double share = fmin(1, (double)world / site->cluster->ranks_per_node);
+    *out = (weft_file_rates){0};
+    for (unsigned parts = 1; pace > 0 && parts < WEFT_RECORD_SETS; parts++)
+        out->read_us[parts] = out->write_us[parts] =
+            1e6 * (double)record_set_bytes(sizes, parts) / pace;
+    if (pace > 0)
+        return WEFT_OK;
+    for (unsigned parts = 1; parts < WEFT_RECORD_SETS; parts++) {
+        const double bytes = share * (double)record_set_bytes(sizes, parts);
+        weft_estimate read, write;
+        WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_READ, bytes, &read));
+        WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_WRITE, bytes, &write));
+        out->read_us[parts] = read.us;
+        out->write_us[parts] = write.us;
+    }
+    return WEFT_OK;
+}
+
+/* The places of the footprint. */
+static weft_status make_file(weft_tier_walk *w, const weft_site *site, const weft_config *config,
+                             int world, weft_arena *arena)
+{
+    const weft_dtype dtype = w->outline->shape.dtype;
+    const weft_experts_file file =
+        weft_tier_file(&w->outline->tier, weft_tier_state_bytes(dtype, config->train.split_master));
+    uint64_t largest = 0;
+    int num = 0, owners = 1;
+    weft_file_rates rates;
+    for (int b = 0; b < w->buckets->count; b++) {
+        const weft_bucket_shape *shape = &w->buckets->shapes[b];
+        if (!weft_bucket_is_in_file(shape))
+            continue;
+        largest = shape->elements > largest ? shape->elements : largest;
+        owners = shape->owners;
+        num++;
+    }
+    if (num == 0)
+        return WEFT_OK;
+    const weft_records_sizes sizes =
+        weft_experts_file_sizes(&file, dtype, largest, largest / (size_t)owners, num, true);
+    const double pace = weft_config_pace(config).file;
+    if (file_rates(site, &sizes, world, pace, &rates) != WEFT_OK) { /* the cluster does not tell */
+        weft_error_clear();
+        w->is_unknown = true;
+        return WEFT_OK;
+    }
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->buckets->count, &w->file_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)sizes.num_places, &w->used_us));
+    return file_walk_make(&sizes, file.eviction, &rates, arena, &w->file);
+}
+
+weft_status weft_tier_walk_make(const weft_site *site, const weft_config *config,
+                                const weft_step *step, int world, int stage,
+                                const weft_pass_price *prices, weft_arena *arena,
+                                weft_tier_walk **out)
+{
+    const weft_outline *outline = &step->outline;
+    weft_tier_walk *w = NULL;
+    *out = NULL;
+    if (!outline->shape.experts_on_host)
+        return WEFT_OK;
+    WEFT_TRY(WEFT_ARRAY(arena, 1, &w));
+    *w = (weft_tier_walk){.outline = outline,
+                          .step = &step->programs[stage],
+                          .buckets = &step->shape.buckets[stage],
+                          .stage = stage,
+                          .prices = prices};
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)outline->num_layers, &w->layers));
+    WEFT_TRY(make_layers(w, site, config, arena));
+    if (w->num_tasks == 0)
+        return WEFT_OK;
+    WEFT_TRY(find_buckets(w));
+    WEFT_TRY(make_state(w, arena));
+    WEFT_TRY(WEFT_ARRAY(arena, w->step->num_tasks, &w->wait_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->buckets->count, &w->landed_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->buckets->count, &w->stepped_us));
+    WEFT_TRY(make_file(w, site, config, world, arena));
+    *out = w;
+    return WEFT_OK;
 }
 
 /* --- a step -------------------------------------------------------------------------------- */
@@ -702,7 +696,7 @@ static double walk_layer(running *r, const weft_pass_price *price, bool backward
     if (r->layer->shape.num_positions == 0)
         return 0;
     lanes->host_goes_on = backward; /* the counts are known */
-    if (backward && price->experts[WEFT_HALF_AGAIN].experts_us > 0) {
+    if (backward && price->experts[WEFT_HALF_AGAIN].task_us[WEFT_TASK_EXPERT] > 0) {
         wait = walk_experts(r, price, WEFT_HALF_AGAIN, at, &end);
         at = end;
     }

@@ -1,10 +1,11 @@
-/* What experts beyond device memory (layers/tier/tier.h) add to the passes of a stage. The programs
- * of its layers' experts (schedule/experts/experts.h) are walked through the passes of a step, in
- * the order of the compute lane, each as the simulation of the step (schedule/price/price.h) starts
- * it: their lanes and rings go on from layer to layer and from pass to pass, as they do at run time
- * (layers/tier/run.h), and a forward's uploads wait for the updates of the step before. Of experts
- * in a file the same walk finds what is read and written, on one lane for passes and updates.
- * Copies and computation do not slow each other here. Pure. */
+/* What experts beyond device memory (layers/tier/tier.h) add to the passes of a stage. As the
+ * simulation of the step (schedule/price/price.h) starts a pass, the programs of its layers'
+ * experts (schedule/experts/experts.h), or of partitions by experts with theirs inside
+ * (schedule/moe/inside.h), run in order: weft_program_in_order. Here is what their tasks find when
+ * they start: lanes and rings, which go on from layer to layer and from pass to pass, as they do at
+ * run time (layers/tier/run.h); the updates of the step before, for which a forward's uploads wait;
+ * and of experts in a file what is read and written, on one lane for passes and updates. Copies and
+ * computation do not slow each other here. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_TIER_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_TIER_PRICE_H
 
