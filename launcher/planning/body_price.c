@@ -353,23 +353,9 @@ static weft_status price_partitions(const weft_site *site, const weft_moe_pipeli
     return WEFT_OK;
 }
 
-/* The rows of a partition by experts are those of its positions. */
-static void add_positions(const double *shares, int num_experts, int n,
-                          double out[WEFT_MOE_MAX_PARTITIONS])
-{
-    for (int p = 0; p < n; p++) {
-        int first, end;
-        weft_moe_run_of(num_experts, n, p, &first, &end);
-        out[p] = 0;
-        for (int q = first; q < end; q++)
-            out[p] += n * shares[q];
-    }
-}
-
 weft_status weft_priced_program_make(const weft_site *site, const weft_outline *outline, int layer,
                                      const weft_inner_costs *costs, const weft_tensor_plan *cut,
-                                     const double *shares, weft_made_programs *made,
-                                     weft_priced_program *out)
+                                     weft_made_programs *made, weft_priced_program *out)
 {
     const weft_outline_layer *l = &outline->layers[layer];
     const weft_shape *shape = &outline->shape;
@@ -382,8 +368,6 @@ weft_status weft_priced_program_make(const weft_site *site, const weft_outline *
     WEFT_TRY(WEFT_ARRAY(made->arena, (size_t)out->program->num_tasks, &out->times));
     if (costs->inner == WEFT_INNER_EXPERTS)
         weft_moe_even_shares(&pipeline, l->num_experts, parts);
-    if (shares)
-        add_positions(shares, l->num_experts, pipeline.num_partitions, parts);
     share_out(out, parts);
     return site && travels ? price_partitions(site, &pipeline, &l->description, parts, out)
                            : WEFT_OK;
@@ -459,7 +443,7 @@ weft_status weft_inner_price_of(const weft_site *site, const weft_outline *outli
             costs->rows[i].time.us;
     if (is_in_a_row(&outline->shape, costs, travels))
         return WEFT_OK;
-    WEFT_TRY(weft_priced_program_make(site, outline, layer, costs, NULL, NULL, made, &program));
+    WEFT_TRY(weft_priced_program_make(site, outline, layer, costs, NULL, made, &program));
     return simulate(&program, interference, made->arena, out);
 }
 
@@ -496,7 +480,7 @@ static weft_status add_program(const weft_site *site, const weft_outline *outlin
     out->us += us;
     if (is_inlined) {
         weft_priced_program *program = &out->programs[out->num_programs];
-        WEFT_TRY(weft_priced_program_make(site, outline, layer, costs, cut, NULL, made, program));
+        WEFT_TRY(weft_priced_program_make(site, outline, layer, costs, cut, made, program));
         weft_task_time_add(before, &program->rest);
         out->num_programs++;
         return WEFT_OK;
@@ -519,25 +503,24 @@ static void add_rest(const weft_body_total *total, bool backward, weft_layer_bod
 }
 
 weft_status weft_layer_body_make(const weft_site *site, const weft_outline *outline, int layer,
-                                 const weft_layer_costs *costs, bool backward, bool inlines,
-                                 bool slowed, const weft_body_total *total,
-                                 weft_made_programs *made, weft_layer_body *out)
+                                 const weft_layer_costs *costs, bool backward, bool slowed,
+                                 const weft_body_total *total, weft_made_programs *made,
+                                 weft_layer_body *out)
 {
     int number = 0;
-    *out = weft_layer_body_lump(0);
+    *out = (weft_layer_body){.soon_us = costs->soon_us, .late_us = costs->late_us};
     for (int i = 0; i < costs->num_programs; i++) {
         const weft_inner_costs *program = &costs->programs[i];
         if (is_backward(program->half) != backward || program->deferred)
             continue;
         weft_task_time_add(&out->own[out->num_programs], &costs->own[backward][number]);
         out->us += costs->own[backward][number++].us;
-        const bool is_inlined = inlines && program->inner == WEFT_INNER_EXPERTS;
-        WEFT_TRY(add_program(site, outline, layer, program, NULL, is_inlined, slowed, made, out));
+        WEFT_TRY(add_program(site, outline, layer, program, NULL,
+                             program->inner == WEFT_INNER_EXPERTS, slowed, made, out));
     }
     weft_task_time_add(&out->own[out->num_programs], &costs->own[backward][number]);
     out->us += costs->own[backward][number].us;
-    if (total)
-        add_rest(total, backward, out);
+    add_rest(total, backward, out);
     return WEFT_OK;
 }
 

@@ -86,11 +86,10 @@ typedef struct weft_priced_program {
     weft_task_time rest;   /* of operations that are no task's */
 } weft_priced_program;
 /* cut: how a product is; NULL: as operations say. site NULL: copies and messages by peers take no
- * time. shares: of each position's rows in all, where experts have not as many each; else NULL.
- * Errors: those of the programs' makers; the figure that the cluster lacks. */
+ * time. Errors: those of the programs' makers; the figure that the cluster lacks. */
 weft_status weft_priced_program_make(const weft_site *site, const weft_outline *outline, int layer,
                                      const weft_inner_costs *costs, const weft_tensor_plan *cut,
-                                     const double *shares, weft_made_programs *made,
+                                     weft_made_programs *made,
                                      weft_priced_program *out) WEFT_CHECKED;
 /* Whether there is one: products that are not cut have none. */
 bool weft_inner_has_program(const weft_outline *outline, const weft_inner_costs *costs);
@@ -116,21 +115,22 @@ typedef struct weft_layer_body {
     int num_programs;
     weft_priced_program programs[WEFT_LAYER_PROGRAMS];
     weft_task_time own[WEFT_LAYER_PROGRAMS + 1]; /* before, between and behind them */
-    double us; /* of all, alone, under the interference that the body was made with */
+    double us;               /* of all, alone, under the interference that the body was made with */
+    double soon_us, late_us; /* of weft_layer_costs */
 } weft_layer_body;
-/* What the layer takes alone in that direction; NULL: the sum. What is more than the operations is
- * the first own part's in forward, the last one's in backward. */
+/* What the layer takes alone in that direction. What is more than the operations is the first own
+ * part's in forward, the last one's in backward. */
 typedef struct weft_body_total {
     double us;
     const double *link_us; /* [WEFT_NUM_LINKS] */
 } weft_body_total;
-/* inlines: the experts' program; others are lumps of the own part before them. slowed: by the
+/* With the experts' program inlined; others are lumps of the own part before them. slowed: by the
  * interference of each program. A backward is without the operations of the second half, which are
  * in a total's rest. costs: outlives the body. */
 weft_status weft_layer_body_make(const weft_site *site, const weft_outline *outline, int layer,
-                                 const weft_layer_costs *costs, bool backward, bool inlines,
-                                 bool slowed, const weft_body_total *total,
-                                 weft_made_programs *made, weft_layer_body *out) WEFT_CHECKED;
+                                 const weft_layer_costs *costs, bool backward, bool slowed,
+                                 const weft_body_total *total, weft_made_programs *made,
+                                 weft_layer_body *out) WEFT_CHECKED;
 /* The same of the programs that run, all inlined, as the layer's rehearsal lists them. */
 weft_status weft_layer_body_list(const weft_site *site, const weft_outline *outline, int layer,
                                  const weft_layer_costs *costs, weft_way way, bool slowed,

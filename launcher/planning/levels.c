@@ -399,8 +399,8 @@ static weft_status add_inner(making *m, int layer, const weft_inner_costs *costs
     if (!costs)
         return WEFT_OK;
     const weft_outline *outline = &m->out->plan.step.outline;
-    WEFT_TRY(weft_priced_program_make(site_of(m, layer), outline, layer, costs, NULL, NULL,
-                                      &m->made, &program));
+    WEFT_TRY(weft_priced_program_make(site_of(m, layer), outline, layer, costs, NULL, &m->made,
+                                      &program));
     m->priced[row] = (weft_priced_body){*program.program, program.times};
     m->programs[row] = *program.program;
     m->out->num_rows++;

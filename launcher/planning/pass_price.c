@@ -177,10 +177,10 @@ static void place_experts(weft_pass_experts *out, const weft_operation *op, doub
 {
     const bool goes =
         weft_operation_is_of(op, WEFT_TASK_PERMUTE) || weft_operation_is_of(op, WEFT_TASK_DISPATCH);
-    if (weft_operation_is_experts(op))
-        out->experts_us += us;
-    else if (out->experts_us == 0)
-        *(goes ? &out->between_us : &out->before_us) += us;
+    if (op->inner == WEFT_INNER_EXPERTS)
+        out->task_us[op->task] += us;
+    if (!goes && out->task_us[WEFT_TASK_EXPERT] == 0)
+        out->before_us += us;
 }
 
 /* What backward makes again of a forward's operation. */
@@ -443,22 +443,20 @@ static bool has_programs(const weft_description *d)
 
 weft_status weft_pass_body_make(const weft_site *site, const weft_outline *outline, int layer,
                                 int half, bool inlines, bool slowed, const weft_pass_time *total,
-                                weft_made_programs *made, weft_pass_body **out)
+                                weft_made_programs *made, weft_layer_body **out)
 {
     const weft_body_total sums = {weft_pass_us(total), total->link_us};
     weft_layer_costs *costs;
     WEFT_TRY(WEFT_ARRAY(made->arena, 1, out));
     if (!inlines || !has_programs(&outline->layers[layer].description)) {
-        (*out)->body = weft_layer_body_lump(sums.us);
-        memcpy((*out)->body.own[0].link_us, total->link_us, sizeof total->link_us);
+        **out = weft_layer_body_lump(sums.us);
+        memcpy((*out)->own[0].link_us, total->link_us, sizeof total->link_us);
         return WEFT_OK;
     }
     WEFT_TRY(WEFT_ARRAY(made->arena, 1, &costs));
     WEFT_TRY(weft_pass_layer_costs(site, outline, layer, half == WEFT_HALF_AGAIN, costs));
-    (*out)->soon_us = costs->soon_us;
-    (*out)->late_us = costs->late_us;
-    return weft_layer_body_make(site, outline, layer, costs, half == WEFT_HALF_BACKWARD, inlines,
-                                slowed, &sums, made, &(*out)->body);
+    return weft_layer_body_make(site, outline, layer, costs, half == WEFT_HALF_BACKWARD, slowed,
+                                &sums, made, *out);
 }
 
 /* --- pairs ---------------------------------------------------------------------------------- */
@@ -475,7 +473,7 @@ typedef struct listing {
     bool halved;                 /* a backward's input's half alone */
     bool leaves;                 /* a whole backward's parts leave the weights' half */
     int priced[WEFT_NUM_HALVES]; /* the layers of `bodies`; -1: none */
-    weft_pass_body *bodies[WEFT_NUM_HALVES];
+    weft_layer_body *bodies[WEFT_NUM_HALVES];
 } listing;
 
 static weft_status add_part(listing *l, weft_part_kind kind, double us)
@@ -510,11 +508,10 @@ static void leave_nothing(listing *l)
 }
 
 /* weights_us: of the weights' half; behind the last task that computes experts it leaves theirs. */
-static weft_status list_body(listing *l, const weft_pass_body *of, double weights_us)
+static weft_status list_body(listing *l, const weft_layer_body *body, double weights_us)
 {
-    const weft_layer_body *body = &of->body;
-    const double soon_us = fmin(of->soon_us, weights_us),
-                 late_us = fmin(of->late_us, weights_us - soon_us);
+    const double soon_us = fmin(body->soon_us, weights_us),
+                 late_us = fmin(body->late_us, weights_us - soon_us);
     int experts = -1;
     for (int i = 0; i <= body->num_programs; i++) {
         const weft_priced_program *inside = &body->programs[i];
@@ -539,7 +536,7 @@ static weft_status list_body(listing *l, const weft_pass_body *of, double weight
 
 /* Of layers that are alike one's. time: without the weights' half where it comes apart. */
 static weft_status find_body(listing *l, int layer, int half, const weft_pass_time *time,
-                             const weft_pass_body **out)
+                             const weft_layer_body **out)
 {
     if (l->priced[half] < 0 || !weft_pass_same_layer(l->outline, l->priced[half], layer))
         WEFT_TRY(weft_pass_body_make(l->site, l->outline, layer, half, true, true, time, l->made,
@@ -554,7 +551,7 @@ static weft_status list_layer(listing *l, int layer, int half, const weft_pass_t
     const bool splits = half == WEFT_HALF_BACKWARD && (l->halved || l->leaves);
     const double weights_us = splits ? weft_pass_us(&l->layers[layer].weights) : 0;
     weft_pass_time mine = *time;
-    const weft_pass_body *body = NULL;
+    const weft_layer_body *body = NULL;
     if (splits)
         weft_pass_time_subtract(&mine, &l->layers[layer].weights);
     l->alone_us += weft_pass_us(&mine) + (l->leaves ? weights_us : 0);

@@ -30,10 +30,10 @@ double weft_pass_taken_share(const weft_cluster *cluster);
  * holds. Over MPI hosts send. */
 bool weft_pass_is_slowed(const weft_site *site);
 
-/* What a layer's pass takes before its rows set out to the experts, until they are there, and for
- * the experts. */
+/* What a layer's pass takes before its rows set out to the experts, and all tasks of a kind in the
+ * experts' program. */
 typedef struct weft_pass_experts {
-    double before_us, between_us, experts_us;
+    double before_us, task_us[WEFT_NUM_TASK_KINDS];
 } weft_pass_experts;
 
 typedef struct weft_pass_price {
@@ -57,15 +57,11 @@ bool weft_pass_same_layer(const weft_outline *outline, int a, int b);
  * counts are known. */
 weft_status weft_pass_layer_costs(const weft_site *site, const weft_outline *outline, int layer,
                                   bool repeats, weft_layer_costs *out) WEFT_CHECKED;
-/* A layer's body in one direction; AGAIN: a forward whose counts are known. */
-typedef struct weft_pass_body {
-    weft_layer_body body;
-    double soon_us, late_us; /* of weft_layer_costs */
-} weft_pass_body;
-/* As weft_layer_body_make; from the arena of `made`. */
+/* A layer's body in one direction, as weft_layer_body_make; AGAIN: of a forward whose counts are
+ * known. From the arena of `made`. */
 weft_status weft_pass_body_make(const weft_site *site, const weft_outline *outline, int layer,
                                 int half, bool inlines, bool slowed, const weft_pass_time *total,
-                                weft_made_programs *made, weft_pass_body **out) WEFT_CHECKED;
+                                weft_made_programs *made, weft_layer_body **out) WEFT_CHECKED;
 
 /* What pairs of a forward and a backward take (schedule/pair.h) on a stage: *out [the backward is
  * whole, is its input's half][forward's chunk][backward's chunk], from the arena; layers: by layer

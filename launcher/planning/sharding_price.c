@@ -90,8 +90,8 @@ typedef struct pricing {
     int first, num_layers;
     weft_unit_time *units;
     weft_made_programs made;
-    weft_pass_body **layers, **again; /* of the pass; recomputed */
-    double *more_us;                  /* on the compute lane, beside what a layer does */
+    weft_layer_body **layers, **again; /* of the pass; recomputed */
+    double *more_us;                   /* on the compute lane, beside what a layer does */
     bool without_copies;
     double reduced_us, reduced_link_us[WEFT_NUM_LINKS]; /* all reductions of the pass */
     double between_us; /* ahead of the layer with which the second pass begins */
@@ -108,7 +108,7 @@ static int number_of(const pricing *p, const weft_task *task)
 static const weft_layer_body *layer_body(const void *context, const weft_task *task)
 {
     const pricing *p = context;
-    return &(task->kind == WEFT_TASK_RECOMPUTE ? p->again : p->layers)[number_of(p, task)]->body;
+    return (task->kind == WEFT_TASK_RECOMPUTE ? p->again : p->layers)[number_of(p, task)];
 }
 
 static double more_us(const void *context, const weft_task *task)

@@ -37,8 +37,6 @@ typedef struct stage_cost {
     double tail_us;
     double copies_us[2];  /* of what a micro-batch offloads: out, back */
     weft_tier_walk *tier; /* NULL: no experts beyond device memory */
-    double *stepped_us;   /* [buckets]: the last update's end, from the step's begin, and */
-    double filed_us;      /* of what it reads and writes */
 } stage_cost;
 
 typedef struct pricing {
@@ -515,7 +513,6 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)buckets->count, &cost->buckets));
     for (int b = 0; b < buckets->count; b++)
         WEFT_TRY(price_bucket(p, &site, &buckets->shapes[b], element_bytes, &cost->buckets[b]));
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)buckets->count, &cost->stepped_us));
     return price_norm(p, &site, buckets, &cost->norm_us);
 }
 
@@ -832,28 +829,6 @@ static weft_status simulate_once(const pricing *p, weft_trace *trace, weft_arena
     return weft_program_price(plan->step.programs, plan->num_stages, &asked, arena, out);
 }
 
-/* When the updates of offloaded buckets end, of the step before the one that is walked next. */
-static void find_stepped(const pricing *p, int stage, const weft_price *price)
-{
-    const weft_program *program = &p->plan->step.programs[stage];
-    const weft_buckets *buckets = &p->plan->step.shape.buckets[stage];
-    stage_cost *cost = &p->stages[stage];
-    for (int b = 0; b < buckets->count; b++)
-        cost->stepped_us[b] = -INFINITY;
-    cost->filed_us = -INFINITY;
-    for (uint32_t i = 0; i < program->num_tasks && price; i++) {
-        const weft_task *task = &program->tasks[i];
-        if (task->lane == WEFT_LANE_FILE)
-            cost->filed_us =
-                fmax(cost->filed_us, price->spans[stage][i].end_us - price->makespan_us);
-        if (task->bucket >= 0 && weft_bucket_is_offloaded(&buckets->shapes[task->bucket]) &&
-            (task->kind == WEFT_TASK_STEP || task->kind == WEFT_TASK_GATHER ||
-             task->kind == WEFT_TASK_UPLOAD))
-            cost->stepped_us[task->bucket] = fmax(
-                cost->stepped_us[task->bucket], price->spans[stage][i].end_us - price->makespan_us);
-    }
-}
-
 static bool has_tier(const pricing *p)
 {
     bool any = false;
@@ -869,10 +844,10 @@ static weft_status simulate(const pricing *p, weft_trace *trace, weft_arena *are
     const int num_steps = has_tier(p) ? 2 : 1;
     for (int k = 0; k < num_steps; k++) {
         for (int stage = 0; stage < p->plan->num_stages; stage++) {
-            const stage_cost *cost = &p->stages[stage];
-            find_stepped(p, stage, k > 0 ? out : NULL);
-            if (cost->tier)
-                WEFT_TRY(weft_tier_begin_step(cost->tier, cost->stepped_us, cost->filed_us));
+            weft_tier_walk *tier = p->stages[stage].tier;
+            if (tier)
+                WEFT_TRY(
+                    weft_tier_begin_step(tier, k > 0 ? out->spans[stage] : NULL, out->makespan_us));
         }
         WEFT_TRY(simulate_once(p, k + 1 == num_steps ? trace : NULL, arena, out));
         for (int stage = 0; stage < p->plan->num_stages; stage++)

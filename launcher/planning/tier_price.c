@@ -5,6 +5,7 @@
 
 #include "core/arena.h"
 #include "parallel/records/records.h"
+#include "schedule/moe/inside.h"
 
 /* --- the experts' file ----------------------------------------------------------------------- */
 
@@ -130,17 +131,17 @@ static void file_walk_drop(file_walk *w, int32_t record, unsigned parts)
 
 typedef struct tier_layer {
     weft_experts_shape shape;
-    weft_program programs[2];
+    weft_program programs[2]; /* of the experts; of partitions by experts, with theirs inside */
+    bool is_cut;              /* the latter */
+    double alone_us[WEFT_NUM_HALVES]; /* a program whose experts wait for nothing */
     weft_expert_costs costs;
-    const double *shares; /* [positions] */
-    bool is_even;         /* every micro-batch has the same experts at the same positions */
-    const int *buckets;   /* [positions]: of the stage, as their updates come */
-    bool has_gradient;    /* of a micro-batch of the step */
-    bool in_order;        /* updates come in the order of positions */
-    /* Partitions by experts; n 1: all compute at once. */
-    weft_moe_pipeline pipeline;
-    weft_program partitions[2];
-    const weft_task_time *times[2]; /* by task of `partitions`; but the counts are known */
+    const double *shares;                  /* [positions] */
+    double parts[WEFT_MOE_MAX_PARTITIONS]; /* of partitions, likewise */
+    bool is_even; /* every micro-batch has the same experts at the same positions */
+    int *buckets; /* [positions]: of the stage, as their updates come; NULL: of no step */
+    int num_buckets;
+    bool has_gradient; /* of a micro-batch of the step */
+    bool in_order;     /* updates come in the order of positions */
 } tier_layer;
 
 /* A slot of weights on the device; anyone's may hold what whoever comes next looks for. */
@@ -156,26 +157,36 @@ struct weft_tier_walk {
     const weft_program *step;
     const weft_buckets *buckets;
     int stage, num_slots;
+    uint32_t num_tasks;            /* of the longest program */
     tier_layer *layers;            /* by the outline's; num_positions 0: none of the experts */
     const weft_pass_price *prices; /* likewise */
     place *slots;
     double gradient_us[WEFT_TIER_GRADIENTS], staging_us[WEFT_EXPERTS_STAGING];
-    double enqueued_us; /* the host has come so far */
-    double started_us;  /* the last pass */
-    double lanes_us[WEFT_NUM_LANES], busy_us[WEFT_NUM_LANES];
-    double *ends_us; /* of a program's tasks */
-    double *wait_us; /* [num_tasks] of the step */
+    weft_lanes lanes;
+    double busy_us[WEFT_NUM_LANES];
+    double started_us; /* the last pass */
+    double *ends_us;   /* of a program's tasks */
+    double *wait_us;   /* [num_tasks] of the step */
     double *landed_us;
-    const double *stepped_us;
-    file_walk *file;               /* NULL: no expert is in one */
-    weft_file_bytes before, after; /* what it had read and written around the step */
-    bool is_unknown;               /* nobody knows what it takes */
-    bool file_is_known;            /* what a step reads and writes is as in any other */
-    file_times (*file_us)[2];      /* by bucket: of the update, whole and of the gradient alone */
-    double read_us;                /* of the read that follows a write */
-    double *used_us;               /* of places in host memory: what is done last there is over */
-    weft_status status;            /* of the first use that was not foreseen */
+    double *stepped_us;       /* by bucket: of weft_tier_begin_step */
+    file_walk *file;          /* NULL: no expert is in one */
+    bool is_unknown;          /* nobody knows what it takes */
+    bool file_is_known;       /* what a step reads and writes is as in any other */
+    file_times (*file_us)[2]; /* by bucket: of the update, whole and of the gradient alone */
+    double read_us;           /* of the read that follows a write */
+    double *used_us;          /* of places in host memory: what is done last there is over */
+    weft_status status;       /* of the first use that was not foreseen */
 };
+
+/* A layer's program at hand. */
+typedef struct running {
+    weft_tier_walk *walk; /* NULL: experts wait for nothing */
+    tier_layer *layer;
+    int index;     /* of the layer */
+    uint32_t pass; /* of which micro-batch; alike for its forward and backward */
+    const weft_pass_experts *half;
+    const weft_program *program; /* that is walked */
+} running;
 
 /* --- what tasks take ----------------------------------------------------------------------- */
 
@@ -254,48 +265,275 @@ static void share_rows(const weft_config *config, const weft_outline *outline, i
         fall(fmin(EXPERT_LOAD, experts), num, out);
 }
 
-/* --- making -------------------------------------------------------------------------------- */
+/* --- a layer's experts --------------------------------------------------------------------- */
 
-/* The buckets of a layer in the order of their last tasks' updates. */
-static weft_status find_buckets(const weft_step *step, const weft_program *program, int stage,
-                                int layer, weft_arena *arena, tier_layer *out)
+/* When the position's expert has its weights of the step before. Where updates come in another
+ * order than positions (of several owners all update in the order of numbers), which one it is
+ * follows from chance, and uploads stand behind each other: of q + 1 of n drawn ones the last is
+ * taken. */
+static double stepped_us(const weft_tier_walk *w, const tier_layer *l, int position)
 {
-    const weft_buckets *buckets = &step->shape.buckets[stage];
-    int *list = NULL, count = 0;
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)out->shape.num_positions, &list));
-    for (uint32_t i = 0; i < program->num_tasks; i++) {
-        const weft_task *task = &program->tasks[i];
-        if (task->kind != WEFT_TASK_STEP || task->bucket < 0)
-            continue;
-        const weft_bucket_shape *shape = &buckets->shapes[task->bucket];
-        if (weft_bucket_is_offloaded(shape) && shape->layer == layer &&
-            count < out->shape.num_positions)
-            list[count++] = task->bucket;
-    }
-    out->buckets = list;
-    out->in_order = count > 0 && !weft_bucket_gathers(&buckets->shapes[list[0]]) &&
-                    step->outline.tier.experts != WEFT_TIER_FILE;
-    return count == out->shape.num_positions
-               ? WEFT_OK
-               : WEFT_ERROR(WEFT_INTERNAL, "layer %d has %d experts and %d of their buckets", layer,
-                            out->shape.num_positions, count);
+    const int last = l->shape.num_positions - 1;
+    if (!l->buckets)
+        return -INFINITY;
+    if (l->in_order)
+        return w->stepped_us[l->buckets[position]];
+    const int drawn = (int)((double)last * (position + 1) / (position + 2) + 0.5);
+    return w->stepped_us[l->buckets[drawn]];
 }
 
-static weft_status make_partitions(weft_tier_walk *w, const weft_site *site, int layer,
-                                   weft_arena *arena, tier_layer *out)
+static bool is_up(const running *r, const weft_task *task)
 {
-    weft_made_programs made = {.arena = arena};
-    weft_layer_costs costs;
-    weft_priced_program program;
-    if (out->pipeline.num_partitions == 1)
-        return WEFT_OK;
-    WEFT_TRY(weft_pass_layer_costs(site, w->outline, layer, false, &costs));
-    for (int backward = 0; backward < 2; backward++) {
-        WEFT_TRY(weft_priced_program_make(site, w->outline, layer,
-                                          weft_inner_costs_of(&costs, WEFT_INNER_EXPERTS, backward),
-                                          NULL, out->shares, &made, &program));
-        out->partitions[backward] = *program.program;
-        out->times[backward] = program.times;
+    const weft_experts_shape *shape = &r->layer->shape;
+    const place *to = &r->walk->slots[(task->expert - shape->num_kept) % shape->num_slots];
+    return to->layer == ANYONES || (to->layer == r->index && to->position == task->expert &&
+                                    (to->pass == r->pass || r->layer->is_even));
+}
+
+/* A use of a bucket's record. */
+static file_times use_record(weft_tier_walk *w, int bucket, unsigned reads, unsigned changes)
+{
+    file_times us;
+    const weft_status status =
+        file_walk_use(w->file, w->buckets->shapes[bucket].index, reads, changes, &us);
+    if (w->status == WEFT_OK)
+        w->status = status;
+    return us;
+}
+
+/* When the work is over that was done last in a bucket's place: whoever comes next there waits.
+ * NULL: it is in none. */
+static double *place_used_us(weft_tier_walk *w, int bucket)
+{
+    int32_t at = -1;
+    if (bucket >= 0 && w->file && w->file->cache)
+        at = weft_spill_cache_place(w->file->cache, w->buckets->shapes[bucket].index);
+    return at < 0 ? NULL : &w->used_us[at];
+}
+
+/* -1: of no step. */
+static int bucket_of(const running *r, const weft_task *task)
+{
+    return r->layer->buckets ? r->layer->buckets[task->expert] : -1;
+}
+
+/* When work of so long is over in the place. */
+static double end_in_place(const running *r, const weft_task *task, double at, double us)
+{
+    double *used = place_used_us(r->walk, bucket_of(r, task));
+    at = (used ? fmax(at, *used) : at) + us;
+    if (used)
+        *used = at;
+    return at;
+}
+
+/* A gradient is in host memory. */
+static void land(const running *r, const weft_task *task, double at)
+{
+    const int bucket = bucket_of(r, task);
+    if (bucket >= 0)
+        r->walk->landed_us[bucket] = at;
+}
+
+/* A write, then its read: both behind what is done in the place. */
+static double file_task(const running *r, const weft_task *task, double at)
+{
+    weft_tier_walk *w = r->walk;
+    const bool of_gradient = task->flow == WEFT_FLOW_GRADIENT;
+    const int bucket = bucket_of(r, task);
+    double us = 0;
+    if (!of_gradient && is_up(r, task))
+        return at;
+    if (!w->file) /* unknown, or a layer alone, for which nothing has its place */
+        return at + weft_experts_task_us(&r->layer->costs, r->layer->shares, task);
+    if (weft_task_awaits_step(task, r->program->waits))
+        at = fmax(at, stepped_us(w, r->layer, task->expert));
+    if (task->kind == WEFT_TASK_WRITE) {
+        const file_times times =
+            of_gradient
+                ? use_record(w, bucket, r->layer->has_gradient ? WEFT_RECORD_G : 0, WEFT_RECORD_G)
+                : use_record(w, bucket, WEFT_RECORD_W, 0);
+        us = times.write_us;
+        w->read_us = times.read_us;
+    } else {
+        us = w->read_us;
+    }
+    if (!(us > 0))
+        return at;
+    w->busy_us[WEFT_LANE_FILE] += us;
+    return end_in_place(r, task, at, us);
+}
+
+static double upload(const running *r, const weft_task *task, double at)
+{
+    const weft_experts_shape *shape = &r->layer->shape;
+    if (task->expert < shape->num_kept)
+        return at;
+    place *to = &r->walk->slots[(task->expert - shape->num_kept) % shape->num_slots];
+    if (is_up(r, task)) {
+        *to = (place){to->filled_us, to->used_us, r->index, task->expert, r->pass};
+        return at;
+    }
+    at = fmax(at, fmax(to->used_us, stepped_us(r->walk, r->layer, task->expert)));
+    at = end_in_place(r, task, at, r->layer->costs.upload_us);
+    r->walk->busy_us[WEFT_LANE_TO_DEVICE] += r->layer->costs.upload_us;
+    *to = (place){at, at, r->index, task->expert, r->pass};
+    return at;
+}
+
+static double compute(const running *r, const weft_task *task, double at, double us)
+{
+    const weft_experts_shape *shape = &r->layer->shape;
+    place *weights = task->expert < shape->num_kept
+                         ? NULL
+                         : &r->walk->slots[(task->expert - shape->num_kept) % shape->num_slots];
+    at = fmax(at, weights ? weights->filled_us : stepped_us(r->walk, r->layer, task->expert));
+    if (task->flow == WEFT_FLOW_GRADIENT)
+        at = fmax(at, r->walk->gradient_us[task->expert % WEFT_TIER_GRADIENTS]);
+    at += us;
+    if (weights)
+        weights->used_us = at;
+    return at;
+}
+
+/* A step's first gradient stays where it lands. */
+static double download(const running *r, const weft_task *task, double at, double us)
+{
+    weft_tier_walk *w = r->walk;
+    if (r->layer->has_gradient)
+        at = fmax(at, w->staging_us[task->expert % WEFT_EXPERTS_STAGING]) + us;
+    else
+        at = end_in_place(r, task, at, us);
+    w->busy_us[WEFT_LANE_TO_HOST] += us;
+    w->gradient_us[task->expert % WEFT_TIER_GRADIENTS] = at;
+    land(r, task, at);
+    return at;
+}
+
+static double accumulate(const running *r, const weft_task *task, double at, double us)
+{
+    weft_tier_walk *w = r->walk;
+    if (!r->layer->has_gradient)
+        return at;
+    at = end_in_place(r, task, at, us);
+    w->busy_us[WEFT_LANE_HOST] += us;
+    w->staging_us[task->expert % WEFT_EXPERTS_STAGING] = at;
+    land(r, task, at);
+    return at;
+}
+
+/* Of a partition's task. The counts are known, and experts take what theirs do. */
+static double own_us(const running *r, const weft_task *task)
+{
+    return task->kind == WEFT_TASK_COUNTS || task->kind == WEFT_TASK_EXPERT
+               ? 0
+               : r->half->task_us[task->kind] * r->layer->parts[task->part];
+}
+
+static double end_of(void *context, const weft_task *task, double at)
+{
+    const running *r = context;
+    const tier_layer *l = r->layer;
+    if (task->expert < 0)
+        return at + own_us(r, task);
+    const double us = weft_experts_task_us(&l->costs, l->shares, task);
+    if (!(l->shares[task->expert] > 0))
+        return at;
+    if (!r->walk)
+        return task->kind == WEFT_TASK_EXPERT ? at + us : at;
+    switch (task->kind) {
+    case WEFT_TASK_WRITE:
+    case WEFT_TASK_READ:
+        return file_task(r, task, at);
+    case WEFT_TASK_UPLOAD:
+        return upload(r, task, at);
+    case WEFT_TASK_EXPERT:
+        return compute(r, task, at, us);
+    case WEFT_TASK_DOWNLOAD:
+        return download(r, task, at, us);
+    default:
+        return accumulate(r, task, at, us);
+    }
+}
+
+/* Until all is over but what runs on beside the layer. */
+static double run_program(running *r, bool backward, double at, weft_lanes *lanes, double *ends_us)
+{
+    double *us = lanes->us;
+    us[WEFT_LANE_COMPUTE] = us[WEFT_LANE_EXPERT] = at;
+    r->program = &r->layer->programs[backward];
+    weft_program_in_order(r->program, end_of, r, lanes, ends_us);
+    return fmax(us[WEFT_LANE_COMPUTE], us[WEFT_LANE_EXPERT]);
+}
+
+/* The experts of a half of a pass that reaches the layer at `at`: what they wait, and until when
+ * they compute, or their answers are home. Partitions have their way there, and home, in their
+ * program. */
+static double walk_experts(running *r, const weft_pass_price *price, int half, double at,
+                           double *out_end)
+{
+    const bool backward = half == WEFT_HALF_BACKWARD;
+    r->half = &price->experts[half];
+    at += r->half->before_us;
+    if (!r->layer->is_cut)
+        at += r->half->task_us[WEFT_TASK_PERMUTE] + r->half->task_us[WEFT_TASK_DISPATCH];
+    *out_end = run_program(r, backward, at, &r->walk->lanes, r->walk->ends_us);
+    r->layer->has_gradient |= backward;
+    return fmax(0, *out_end - at - r->layer->alone_us[half]);
+}
+
+/* --- making -------------------------------------------------------------------------------- */
+
+/* Layers' buckets in the order of their last tasks' updates. */
+static weft_status find_buckets(weft_tier_walk *w)
+{
+    const bool in_file = w->outline->tier.experts == WEFT_TIER_FILE;
+    for (uint32_t i = 0; i < w->step->num_tasks; i++) {
+        const weft_task *task = &w->step->tasks[i];
+        if (task->kind != WEFT_TASK_STEP || task->bucket < 0)
+            continue;
+        const weft_bucket_shape *shape = &w->buckets->shapes[task->bucket];
+        if (!weft_bucket_is_offloaded(shape))
+            continue;
+        tier_layer *l = &w->layers[shape->layer];
+        l->in_order = !weft_bucket_gathers(shape) && !in_file;
+        if (l->num_buckets < l->shape.num_positions)
+            l->buckets[l->num_buckets++] = task->bucket;
+    }
+    for (int l = 0; l < w->outline->num_layers; l++)
+        if (w->layers[l].num_buckets != w->layers[l].shape.num_positions)
+            return WEFT_ERROR(WEFT_INTERNAL, "layer %d has %d experts and %d of their buckets", l,
+                              w->layers[l].shape.num_positions, w->layers[l].num_buckets);
+    return WEFT_OK;
+}
+
+/* Puts experts into the layer's programs. */
+static weft_status cut_layer(const weft_moe_pipeline *pipeline, const weft_pass_experts *halves,
+                             weft_arena *arena, tier_layer *out)
+{
+    const weft_program experts[] = {out->programs[0], out->programs[1]};
+    const weft_moe_inside inside = {.experts = experts,
+                                    .num_positions = out->shape.num_positions,
+                                    .num_partitions = pipeline->num_partitions};
+    weft_program plain;
+    double *ends_us;
+    int first, end;
+    out->is_cut = true;
+    for (int p = 0; p < inside.num_partitions; p++) {
+        weft_moe_run_of(inside.num_positions, inside.num_partitions, p, &first, &end);
+        for (int q = first; q < end; q++)
+            out->parts[p] += out->shares[q];
+    }
+    for (int half = 0; half < WEFT_NUM_HALVES; half++) {
+        const bool backward = half == WEFT_HALF_BACKWARD;
+        running r = {.layer = out, .half = &halves[half]};
+        weft_lanes lanes = {.host_us = 0};
+        if (half != WEFT_HALF_AGAIN) {
+            WEFT_TRY(weft_program_moe(pipeline, backward, arena, &plain));
+            WEFT_TRY(weft_program_moe_inside(&plain, &inside, arena, &out->programs[backward]));
+        }
+        WEFT_TRY(WEFT_ARRAY(arena, out->programs[backward].num_tasks, &ends_us));
+        out->alone_us[half] = run_program(&r, backward, 0, &lanes, ends_us);
     }
     return WEFT_OK;
 }
@@ -305,41 +543,58 @@ static weft_status make_layer(weft_tier_walk *w, const weft_site *site, const we
 {
     const weft_outline_layer *described = &w->outline->layers[layer];
     const weft_pass_experts *halves = w->prices[layer].experts;
+    const weft_moe_pipeline pipeline = weft_shape_pipeline(&w->outline->shape);
     const int num = described->num_experts;
     tier_layer *out = &w->layers[layer];
     double *shares = NULL;
     out->shape = weft_tier_shape(&w->outline->tier, num, 1, w->outline->accumulates);
-    for (int backward = 0; backward < 2; backward++)
-        WEFT_TRY(weft_program_experts(&out->shape, backward, arena, &out->programs[backward]));
     WEFT_TRY(weft_tier_costs(site, w->outline, (double)described->expert_elements, &out->costs));
-    out->costs.row_us[0] = halves[WEFT_HALF_FORWARD].experts_us;
-    out->costs.row_us[1] = halves[WEFT_HALF_BACKWARD].experts_us;
+    for (int backward = 0; backward < 2; backward++) {
+        WEFT_TRY(weft_program_experts(&out->shape, backward, arena, &out->programs[backward]));
+        out->costs.row_us[backward] = out->alone_us[backward] =
+            halves[backward].task_us[WEFT_TASK_EXPERT];
+    }
+    out->alone_us[WEFT_HALF_AGAIN] = out->alone_us[WEFT_HALF_FORWARD];
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &shares));
     share_rows(config, w->outline, num, shares);
     out->shares = shares;
     out->is_even = shares[0] <= shares[num - 1] * (1 + 1e-9);
-    out->pipeline = weft_shape_pipeline(&w->outline->shape);
-    w->num_slots = out->shape.num_slots > w->num_slots ? out->shape.num_slots : w->num_slots;
-    return make_partitions(w, site, layer, arena, out);
+    if (pipeline.num_partitions > 1)
+        WEFT_TRY(cut_layer(&pipeline, halves, arena, out));
+    for (int backward = 0; backward < 2; backward++)
+        if (out->programs[backward].num_tasks > w->num_tasks)
+            w->num_tasks = out->programs[backward].num_tasks;
+    if (out->shape.num_slots > w->num_slots)
+        w->num_slots = out->shape.num_slots;
+    return WEFT_OK;
 }
 
+/* Of the stage's. Layers that are alike share their programs. */
 static weft_status make_layers(weft_tier_walk *w, const weft_site *site, const weft_config *config,
-                               const weft_step *step, weft_arena *arena, uint32_t *out_most)
+                               weft_arena *arena)
 {
-    int first, end;
-    *out_most = 0;
+    int first, end, last = -1;
     for (int c = 0; c < w->outline->layout.num_chunks; c++) {
         weft_layout_range(&w->outline->layout, w->stage, c, &first, &end);
         for (int l = first; l < end; l++) {
             if (w->outline->layers[l].num_experts == 0)
                 continue;
-            WEFT_TRY(make_layer(w, site, config, l, arena));
-            WEFT_TRY(find_buckets(step, w->step, w->stage, l, arena, &w->layers[l]));
-            const uint32_t tasks = w->layers[l].programs[1].num_tasks;
-            *out_most = tasks > *out_most ? tasks : *out_most;
+            if (last >= 0 && weft_pass_same_layer(w->outline, last, l))
+                w->layers[l] = w->layers[last];
+            else
+                WEFT_TRY(make_layer(w, site, config, l, arena));
+            WEFT_TRY(
+                WEFT_ARRAY(arena, (size_t)w->layers[l].shape.num_positions, &w->layers[l].buckets));
+            last = l;
         }
     }
     return WEFT_OK;
+}
+
+static weft_status make_state(weft_tier_walk *w, weft_arena *arena)
+{
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->num_slots + 1, &w->slots));
+    return WEFT_ARRAY(arena, w->num_tasks, &w->ends_us);
 }
 
 /* A world smaller than a node has all of the node's storage. pace: bytes/s of a rank's file; 0: as
@@ -405,312 +660,52 @@ weft_status weft_tier_walk_make(const weft_site *site, const weft_config *config
 {
     const weft_outline *outline = &step->outline;
     weft_tier_walk *w = NULL;
-    uint32_t most;
     *out = NULL;
     if (!outline->shape.experts_on_host)
         return WEFT_OK;
     WEFT_TRY(WEFT_ARRAY(arena, 1, &w));
-    *w = (weft_tier_walk){
-        .outline = outline, .step = &step->programs[stage], .stage = stage, .prices = prices};
+    *w = (weft_tier_walk){.outline = outline,
+                          .step = &step->programs[stage],
+                          .buckets = &step->shape.buckets[stage],
+                          .stage = stage,
+                          .prices = prices};
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)outline->num_layers, &w->layers));
-    WEFT_TRY(make_layers(w, site, config, step, arena, &most));
-    if (most == 0)
+    WEFT_TRY(make_layers(w, site, config, arena));
+    if (w->num_tasks == 0)
         return WEFT_OK;
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->num_slots + 1, &w->slots));
-    WEFT_TRY(WEFT_ARRAY(arena, most, &w->ends_us));
+    WEFT_TRY(find_buckets(w));
+    WEFT_TRY(make_state(w, arena));
     WEFT_TRY(WEFT_ARRAY(arena, w->step->num_tasks, &w->wait_us));
-    w->buckets = &step->shape.buckets[stage];
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->buckets->count, &w->landed_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->buckets->count, &w->stepped_us));
     WEFT_TRY(make_file(w, site, config, world, arena));
     *out = w;
     return WEFT_OK;
-}
-
-/* --- a layer's experts --------------------------------------------------------------------- */
-
-/* When the position's expert has its weights of the step before. Where updates come in another
- * order than positions (of several owners all update in the order of numbers), which one it is
- * follows from chance, and uploads stand behind each other: of q + 1 of n drawn ones the last is
- * taken. */
-static double stepped_us(const weft_tier_walk *w, const tier_layer *l, int position)
-{
-    const int last = l->shape.num_positions - 1;
-    if (l->in_order)
-        return w->stepped_us[l->buckets[position]];
-    const int drawn = (int)((double)last * (position + 1) / (position + 2) + 0.5);
-    return w->stepped_us[l->buckets[drawn]];
-}
-
-/* A layer's program at hand. */
-typedef struct running {
-    weft_tier_walk *walk;
-    tier_layer *layer;
-    int index;     /* of the layer */
-    uint32_t pass; /* of which micro-batch; alike for its forward and backward */
-    const weft_pass_price *price;
-} running;
-
-static bool is_up(const running *r, const weft_task *task)
-{
-    const weft_experts_shape *shape = &r->layer->shape;
-    const place *to = &r->walk->slots[(task->expert - shape->num_kept) % shape->num_slots];
-    return to->layer == ANYONES || (to->layer == r->index && to->position == task->expert &&
-                                    (to->pass == r->pass || r->layer->is_even));
-}
-
-/* A use of a bucket's record. */
-static file_times use_record(weft_tier_walk *w, int bucket, unsigned reads, unsigned changes)
-{
-    file_times us;
-    const weft_status status =
-        file_walk_use(w->file, w->buckets->shapes[bucket].index, reads, changes, &us);
-    if (w->status == WEFT_OK)
-        w->status = status;
-    return us;
-}
-
-/* When the work is over that was done last in a bucket's place: whoever comes next there waits.
- * NULL: it is in none. */
-static double *place_used_us(weft_tier_walk *w, int bucket)
-{
-    int32_t at = -1;
-    if (w->file && w->file->cache)
-        at = weft_spill_cache_place(w->file->cache, w->buckets->shapes[bucket].index);
-    return at < 0 ? NULL : &w->used_us[at];
-}
-
-static double wait_for_place(const running *r, const weft_task *task, double at)
-{
-    const double *used = place_used_us(r->walk, r->layer->buckets[task->expert]);
-    return used ? fmax(at, *used) : at;
-}
-
-static void use_place(const running *r, const weft_task *task, double at)
-{
-    double *used = place_used_us(r->walk, r->layer->buckets[task->expert]);
-    if (used)
-        *used = at;
-}
-
-/* A write, then its read: both behind what is done in the place. */
-static double file_task(const running *r, const weft_task *task, bool after_step, double at)
-{
-    weft_tier_walk *w = r->walk;
-    const bool of_gradient = task->flow == WEFT_FLOW_GRADIENT;
-    const int bucket = r->layer->buckets[task->expert];
-    double us = 0;
-    if (!of_gradient && is_up(r, task))
-        return at;
-    if (!w->file) /* unknown, or a layer alone, for which nothing has its place */
-        return at + weft_experts_task_us(&r->layer->costs, r->layer->shares, task);
-    if (after_step)
-        at = fmax(at, stepped_us(w, r->layer, task->expert));
-    if (task->kind == WEFT_TASK_WRITE) {
-        const file_times times =
-            of_gradient
-                ? use_record(w, bucket, r->layer->has_gradient ? WEFT_RECORD_G : 0, WEFT_RECORD_G)
-                : use_record(w, bucket, WEFT_RECORD_W, 0);
-        us = times.write_us;
-        w->read_us = times.read_us;
-    } else {
-        us = w->read_us;
-    }
-    if (!(us > 0))
-        return at;
-    at = wait_for_place(r, task, at) + us;
-    use_place(r, task, at);
-    w->busy_us[WEFT_LANE_FILE] += us;
-    return at;
-}
-
-static double upload(const running *r, const weft_task *task, double at)
-{
-    const weft_experts_shape *shape = &r->layer->shape;
-    if (task->expert < shape->num_kept)
-        return at;
-    place *to = &r->walk->slots[(task->expert - shape->num_kept) % shape->num_slots];
-    if (is_up(r, task)) {
-        *to = (place){to->filled_us, to->used_us, r->index, task->expert, r->pass};
-        return at;
-    }
-    at = fmax(at, fmax(to->used_us, stepped_us(r->walk, r->layer, task->expert)));
-    at = wait_for_place(r, task, at) + r->layer->costs.upload_us;
-    use_place(r, task, at);
-    r->walk->busy_us[WEFT_LANE_TO_DEVICE] += r->layer->costs.upload_us;
-    *to = (place){at, at, r->index, task->expert, r->pass};
-    return at;
-}
-
-static double compute(const running *r, const weft_task *task, double at, double us)
-{
-    const weft_experts_shape *shape = &r->layer->shape;
-    place *weights = task->expert < shape->num_kept
-                         ? NULL
-                         : &r->walk->slots[(task->expert - shape->num_kept) % shape->num_slots];
-    at = fmax(at, weights ? weights->filled_us : stepped_us(r->walk, r->layer, task->expert));
-    if (task->flow == WEFT_FLOW_GRADIENT)
-        at = fmax(at, r->walk->gradient_us[task->expert % WEFT_TIER_GRADIENTS]);
-    at += us;
-    if (weights)
-        weights->used_us = at;
-    return at;
-}
-
-/* A step's first gradient stays where it lands. */
-static double download(const running *r, const weft_task *task, double at, double us)
-{
-    weft_tier_walk *w = r->walk;
-    if (r->layer->has_gradient)
-        at = fmax(at, w->staging_us[task->expert % WEFT_EXPERTS_STAGING]) + us;
-    else
-        use_place(r, task, at = wait_for_place(r, task, at) + us);
-    w->busy_us[WEFT_LANE_TO_HOST] += us;
-    w->gradient_us[task->expert % WEFT_TIER_GRADIENTS] = at;
-    w->landed_us[r->layer->buckets[task->expert]] = at;
-    return at;
-}
-
-static double accumulate(const running *r, const weft_task *task, double at, double us)
-{
-    weft_tier_walk *w = r->walk;
-    if (!r->layer->has_gradient)
-        return at;
-    at = wait_for_place(r, task, at) + us;
-    use_place(r, task, at);
-    w->busy_us[WEFT_LANE_HOST] += us;
-    w->staging_us[task->expert % WEFT_EXPERTS_STAGING] = at;
-    w->landed_us[r->layer->buckets[task->expert]] = at;
-    return at;
-}
-
-static double end_of(const running *r, const weft_task *task, bool after_step, double at)
-{
-    const double us = weft_experts_task_us(&r->layer->costs, r->layer->shares, task);
-    if (!(r->layer->shares[task->expert] > 0))
-        return at;
-    switch (task->kind) {
-    case WEFT_TASK_WRITE:
-    case WEFT_TASK_READ:
-        return file_task(r, task, after_step, at);
-    case WEFT_TASK_UPLOAD:
-        return upload(r, task, at);
-    case WEFT_TASK_EXPERT:
-        return compute(r, task, at, us);
-    case WEFT_TASK_DOWNLOAD:
-        return download(r, task, at, us);
-    default:
-        return accumulate(r, task, at, us);
-    }
-}
-
-/* A run of positions from `at` on, when its rows are at the experts; until they are computed. */
-static double walk_run(const running *r, bool backward, int first, int end, double at)
-{
-    weft_tier_walk *w = r->walk;
-    const weft_program *program = &r->layer->programs[backward];
-    uint32_t first_task, end_task;
-    w->lanes_us[WEFT_LANE_COMPUTE] = at;
-    weft_experts_slice(program, backward, first, end, &first_task, &end_task);
-    for (uint32_t i = first_task; i < end_task; i++) {
-        const weft_task *task = &program->tasks[i];
-        double start = fmax(w->lanes_us[task->lane], w->enqueued_us);
-        for (uint32_t k = 0; k < task->num_waits; k++)
-            if (program->waits[task->first_wait + k].task != WEFT_STEP_BEFORE)
-                start = fmax(start, w->ends_us[program->waits[task->first_wait + k].task]);
-        w->ends_us[i] = end_of(r, task, weft_task_awaits_step(task, program->waits), start);
-        w->lanes_us[task->lane] = w->ends_us[i];
-    }
-    return w->lanes_us[WEFT_LANE_COMPUTE];
-}
-
-/* The partitions by experts of a half of a pass, from `at` on, when the rows are counted. */
-typedef struct partitions {
-    const running *running;
-    bool backward;
-    double at;
-} partitions;
-
-static double part_us(const void *context, int stage, const weft_task *task)
-{
-    const partitions *p = context;
-    (void)stage;
-    const tier_layer *layer = p->running->layer;
-    return task->kind == WEFT_TASK_COUNTS
-               ? 0
-               : layer->times[p->backward][task - layer->partitions[p->backward].tasks].us;
-}
-
-/* What a partition's experts wait for what comes up for them. */
-static double uploads_us(const void *context, int stage, const weft_task *task, double start_us)
-{
-    const partitions *p = context;
-    const tier_layer *l = p->running->layer;
-    const double at = p->at + start_us;
-    int first, end;
-    if (task->kind != WEFT_TASK_EXPERT)
-        return 0;
-    weft_moe_run_of(l->shape.num_positions, l->pipeline.num_partitions, task->part, &first, &end);
-    return walk_run(p->running, p->backward, first, end, at) - at - part_us(p, stage, task);
-}
-
-/* Until the last partition is home. uploads: experts wait, or would be there. */
-static double walk_partitions(const running *r, bool backward, bool uploads, double at)
-{
-    const partitions p = {r, backward, at};
-    const weft_pricing pricing = {
-        .cost = part_us, .inside = uploads ? uploads_us : NULL, .context = &p};
-    double us;
-    const weft_status status = weft_program_us(&r->layer->partitions[backward], &pricing, &us);
-    if (r->walk->status == WEFT_OK)
-        r->walk->status = status;
-    return at + us;
-}
-
-/* The experts of a half of a pass that begins at `at`: what they wait, and until when they compute,
- * or their answers are home. Partitions have their way there, and home, in their program. */
-static double walk_experts(running *r, bool backward, const weft_pass_experts *half, double at,
-                           double *out_end)
-{
-    const int n = r->layer->pipeline.num_partitions, num = r->layer->shape.num_positions;
-    double wait;
-    if (n == 1) {
-        at += half->before_us + half->between_us;
-        *out_end = walk_run(r, backward, 0, num, at);
-        wait = *out_end - at - r->layer->costs.row_us[backward];
-    } else {
-        at += half->before_us;
-        wait = -walk_partitions(r, backward, false, at);
-        *out_end = walk_partitions(r, backward, true, at);
-        wait += *out_end;
-    }
-    r->layer->has_gradient |= backward;
-    return fmax(0, wait);
 }
 
 /* --- a step -------------------------------------------------------------------------------- */
 
 /* What the experts of a layer wait in a pass that reaches the layer at `at`, and that computes them
  * again ahead of a backward. *out_us: what the layer takes without that. */
-static double walk_layer(running *r, const weft_task *task, double at, double *out_us)
+static double walk_layer(running *r, const weft_pass_price *price, bool backward, double at,
+                         double *out_us)
 {
-    weft_tier_walk *w = r->walk;
-    const weft_pass_price *price = r->price;
-    const weft_pass_experts *halves = price->experts, *again = &halves[WEFT_HALF_AGAIN];
-    const bool backward = task->kind != WEFT_TASK_FORWARD;
-    const weft_pass_experts *half = &halves[backward ? WEFT_HALF_BACKWARD : WEFT_HALF_FORWARD];
+    weft_lanes *lanes = &r->walk->lanes;
     double wait = 0, end;
     *out_us = weft_pass_us(backward ? &price->backward : &price->forward);
     if (backward && price->recompute.compute_us > 0)
         *out_us += weft_pass_us(&price->recompute);
     if (r->layer->shape.num_positions == 0)
         return 0;
-    if (backward && again->experts_us > 0) {
-        wait = walk_experts(r, false, again, at, &end);
+    lanes->host_goes_on = backward; /* the counts are known */
+    if (backward && price->experts[WEFT_HALF_AGAIN].task_us[WEFT_TASK_EXPERT] > 0) {
+        wait = walk_experts(r, price, WEFT_HALF_AGAIN, at, &end);
         at = end;
     }
-    if (!backward) /* the host waits for the counts of rows */
-        w->enqueued_us = fmax(w->enqueued_us, at + half->before_us);
-    return wait + walk_experts(r, backward, half, at, &end);
+    if (!backward)
+        lanes->host_us = fmax(lanes->host_us, at + price->experts[WEFT_HALF_FORWARD].before_us);
+    return wait +
+           walk_experts(r, price, backward ? WEFT_HALF_BACKWARD : WEFT_HALF_FORWARD, at, &end);
 }
 
 enum { STEPPED = WEFT_RECORD_W | WEFT_RECORD_S, ALL_PARTS = STEPPED | WEFT_RECORD_G };
@@ -730,7 +725,7 @@ static void update_layer(weft_tier_walk *w, int layer)
         if (!weft_bucket_is_in_file(shape) || shape->layer != layer)
             continue;
         use_whole(w, b);
-        w->lanes_us[WEFT_LANE_FILE] = fmax(w->lanes_us[WEFT_LANE_FILE], w->landed_us[b]) +
+        w->lanes.us[WEFT_LANE_FILE] = fmax(w->lanes.us[WEFT_LANE_FILE], w->landed_us[b]) +
                                       w->file_us[b][0].write_us + w->file_us[b][0].read_us;
     }
 }
@@ -780,9 +775,9 @@ static double walk_pass(weft_tier_walk *w, const weft_task *task, double start, 
                       &end);
     for (int i = 0; i < end - first; i++) {
         const int l = backward ? end - 1 - i : first + i;
-        running r = {w, &w->layers[l], l, (uint32_t)task->micro_batch, &w->prices[l]};
+        running r = {w, &w->layers[l], l, (uint32_t)task->micro_batch, NULL};
         double us;
-        const double waited = walk_layer(&r, task, at, &us);
+        const double waited = walk_layer(&r, &w->prices[l], backward, at, &us);
         at += us + waited;
         wait += waited;
         if (updates)
@@ -802,19 +797,19 @@ static void rest(weft_tier_walk *w, double us, int layer)
     for (int i = 0; i < WEFT_EXPERTS_STAGING; i++)
         w->staging_us[i] = us;
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
-        w->lanes_us[lane] = us;
+        w->lanes.us[lane] = us;
     memset(w->busy_us, 0, sizeof w->busy_us);
-    w->enqueued_us = us;
+    w->lanes.host_us = us;
 }
 
 static void begin_step(weft_tier_walk *w, double filed_us)
 {
     if (w->file)
-        w->before = w->file->bytes;
+        w->file->bytes = (weft_file_bytes){0};
     for (int l = 0; l < w->outline->num_layers; l++)
         w->layers[l].has_gradient = false;
     rest(w, 0, -1);
-    w->lanes_us[WEFT_LANE_FILE] = fmax(0, filed_us);
+    w->lanes.us[WEFT_LANE_FILE] = fmax(0, filed_us);
     for (int b = 0; w->file && b < w->buckets->count; b++) {
         double *used = weft_bucket_is_in_file(&w->buckets->shapes[b]) ? place_used_us(w, b) : NULL;
         if (used)
@@ -848,9 +843,28 @@ static weft_status learn_file(weft_tier_walk *w)
     return WEFT_OK;
 }
 
-weft_status weft_tier_begin_step(weft_tier_walk *w, const double *stepped_us, double filed_us)
+/* Returns when the step before has read and written all. */
+static double find_stepped(weft_tier_walk *w, const weft_span *before, double makespan_us)
 {
-    w->stepped_us = stepped_us;
+    double filed_us = -INFINITY;
+    for (int b = 0; b < w->buckets->count; b++)
+        w->stepped_us[b] = -INFINITY;
+    for (uint32_t i = 0; i < w->step->num_tasks && before; i++) {
+        const weft_task *task = &w->step->tasks[i];
+        const double end_us = before[i].end_us - makespan_us;
+        if (task->lane == WEFT_LANE_FILE)
+            filed_us = fmax(filed_us, end_us);
+        if (task->bucket >= 0 && weft_bucket_is_offloaded(&w->buckets->shapes[task->bucket]) &&
+            (task->kind == WEFT_TASK_STEP || task->kind == WEFT_TASK_GATHER ||
+             task->kind == WEFT_TASK_UPLOAD))
+            w->stepped_us[task->bucket] = fmax(w->stepped_us[task->bucket], end_us);
+    }
+    return filed_us;
+}
+
+weft_status weft_tier_begin_step(weft_tier_walk *w, const weft_span *before, double makespan_us)
+{
+    const double filed_us = find_stepped(w, before, makespan_us);
     if (w->file && !w->file_is_known)
         WEFT_TRY(learn_file(w));
     begin_step(w, filed_us);
@@ -861,8 +875,6 @@ weft_status weft_tier_end_step(weft_tier_walk *w)
 {
     if (w->file && !steps_at_once(w))
         update_all(w);
-    if (w->file)
-        w->after = w->file->bytes;
     return w->status;
 }
 
@@ -873,7 +885,7 @@ double weft_tier_enter(weft_tier_walk *w, uint32_t index, double start_us)
     if (is_pass(task))
         return w->wait_us[index] = walk_pass(w, task, start_us, &us);
     if (task->lane == WEFT_LANE_FILE && w->file && !steps_at_once(w))
-        return fmax(0, w->lanes_us[WEFT_LANE_FILE] - start_us);
+        return fmax(0, w->lanes.us[WEFT_LANE_FILE] - start_us);
     return 0;
 }
 
@@ -897,7 +909,7 @@ double weft_tier_file_us(const weft_tier_walk *w, const weft_task *task)
 
 weft_file_bytes weft_tier_file_bytes(const weft_tier_walk *w)
 {
-    return (weft_file_bytes){w->after.read - w->before.read, w->after.written - w->before.written};
+    return w->file ? w->file->bytes : (weft_file_bytes){0};
 }
 
 double weft_tier_busy_us(const weft_tier_walk *w, weft_lane_kind lane)
@@ -907,36 +919,15 @@ double weft_tier_busy_us(const weft_tier_walk *w, weft_lane_kind lane)
 
 /* --- layers alone --------------------------------------------------------------------------- */
 
-static const weft_task passes[2] = {{.kind = WEFT_TASK_FORWARD}, {.kind = WEFT_TASK_BACKWARD}};
-
-/* Layers without a step: its bucket is each expert's position. */
+/* Of no step. */
 static weft_status make_alone(weft_tier_walk *w, const weft_site *site, const weft_config *config,
                               weft_arena *arena)
 {
-    const int num_layers = w->outline->num_layers;
-    uint32_t tasks = 0;
-    int num = 0, *buckets = NULL;
-    double *stepped = NULL;
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num_layers, &w->layers));
-    for (int l = 0; l < num_layers; l++) {
-        tier_layer *layer = &w->layers[l];
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->outline->num_layers, &w->layers));
+    for (int l = 0; l < w->outline->num_layers; l++)
         if (w->outline->layers[l].num_experts > 0)
             WEFT_TRY(make_layer(w, site, config, l, arena));
-        layer->in_order = true;
-        num = layer->shape.num_positions > num ? layer->shape.num_positions : num;
-        tasks = layer->programs[1].num_tasks > tasks ? layer->programs[1].num_tasks : tasks;
-    }
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &buckets));
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &stepped));
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &w->landed_us));
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->num_slots + 1, &w->slots));
-    WEFT_TRY(WEFT_ARRAY(arena, tasks, &w->ends_us));
-    for (int q = 0; q < num; q++)
-        stepped[buckets[q] = q] = -INFINITY;
-    for (int l = 0; l < num_layers; l++)
-        w->layers[l].buckets = buckets;
-    w->stepped_us = stepped;
-    return WEFT_OK;
+    return make_state(w, arena);
 }
 
 weft_status weft_tier_layer_us(const weft_site *site, const weft_config *config,
@@ -952,11 +943,11 @@ weft_status weft_tier_layer_us(const weft_site *site, const weft_config *config,
                              outline->accumulates, &w.layers[0].costs) != WEFT_OK)
         weft_error_clear(); /* the cluster does not tell: they take no time */
     if (status == WEFT_OK) {
-        running r = {&w, w.layers, 0, 0, price};
+        running r = {.walk = &w, .layer = w.layers};
         begin_step(&w, 0);
         for (int backward = 0; backward < 2; backward++) {
             double us;
-            *out_us += walk_layer(&r, &passes[backward], *out_us, &us);
+            *out_us += walk_layer(&r, price, backward, *out_us, &us);
             *out_us += us;
         }
     }
@@ -965,16 +956,16 @@ weft_status weft_tier_layer_us(const weft_site *site, const weft_config *config,
 }
 
 /* All that was before is long over. has_gradient: of micro-batches before. */
-static void walk_least(weft_tier_walk *w, const int *layers, int num, const weft_task *task,
+static void walk_least(weft_tier_walk *w, const int *layers, int num, bool backward,
                        bool has_gradient, double *out_us, double *const out_busy_us[2])
 {
     double at = 0, wait = 0;
     rest(w, -INFINITY, ANYONES);
     for (int i = 0; i < num; i++) {
-        running r = {w, &w->layers[layers[i]], i, 0, &w->prices[layers[i]]};
+        running r = {.walk = w, .layer = &w->layers[layers[i]], .index = i};
         double us;
         r.layer->has_gradient = has_gradient;
-        const double waited = walk_layer(&r, task, at, &us);
+        const double waited = walk_layer(&r, &w->prices[layers[i]], backward, at, &us);
         at += us + waited;
         out_us[i] = wait += waited;
         out_busy_us[0][i] = w->busy_us[WEFT_LANE_HOST];
@@ -991,8 +982,8 @@ weft_status weft_tier_least_waits(const weft_site *site, const weft_config *conf
     weft_arena arena = {0};
     const weft_status status = make_alone(&w, site, config, &arena);
     for (int pass = 0; pass < WEFT_TIER_PASSES && status == WEFT_OK; pass++)
-        walk_least(&w, layers, num, &passes[pass > 0], pass == WEFT_TIER_LATER_BACKWARD,
-                   out_us[pass], &out_us[WEFT_TIER_ADDS]);
+        walk_least(&w, layers, num, pass > 0, pass == WEFT_TIER_LATER_BACKWARD, out_us[pass],
+                   &out_us[WEFT_TIER_ADDS]);
     weft_arena_release(&arena);
     return status;
 }

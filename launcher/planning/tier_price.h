@@ -1,10 +1,11 @@
-/* What experts beyond device memory (layers/tier/tier.h) add to the passes of a stage. The programs
- * of its layers' experts (schedule/experts/experts.h) are walked through the passes of a step, in
- * the order of the compute lane, each as the simulation of the step (schedule/price/price.h) starts
- * it: their lanes and rings go on from layer to layer and from pass to pass, as they do at run time
- * (layers/tier/run.h), and a forward's uploads wait for the updates of the step before. Of experts
- * in a file the same walk finds what is read and written, on one lane for passes and updates.
- * Copies and computation do not slow each other here. Pure. */
+/* What experts beyond device memory (layers/tier/tier.h) add to the passes of a stage. As the
+ * simulation of the step (schedule/price/price.h) starts a pass, the programs of its layers'
+ * experts (schedule/experts/experts.h), or of partitions by experts with theirs inside
+ * (schedule/moe/inside.h), run in order: weft_program_in_order. Here is what their tasks find when
+ * they start: lanes and rings, which go on from layer to layer and from pass to pass, as they do at
+ * run time (layers/tier/run.h); the updates of the step before, for which a forward's uploads wait;
+ * and of experts in a file what is read and written, on one lane for passes and updates. Copies and
+ * computation do not slow each other here. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_TIER_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_TIER_PRICE_H
 
@@ -38,11 +39,10 @@ weft_status weft_tier_walk_make(const weft_site *site, const weft_config *config
                                 const weft_pass_price *prices, weft_arena *arena,
                                 weft_tier_walk **out) WEFT_CHECKED;
 
-/* A step, between begin and end. Microseconds from its begin. stepped_us: by bucket of the stage,
- * when its update in the step before is over, until the end; -INFINITY: long ago. filed_us: when
- * the step before has read and written all, likewise. */
-weft_status weft_tier_begin_step(weft_tier_walk *walk, const double *stepped_us,
-                                 double filed_us) WEFT_CHECKED;
+/* A step, between begin and end. Microseconds from its begin. before: of the program's tasks in the
+ * step before, which began makespan_us earlier; NULL: long ago. */
+weft_status weft_tier_begin_step(weft_tier_walk *walk, const weft_span *before,
+                                 double makespan_us) WEFT_CHECKED;
 weft_status weft_tier_end_step(weft_tier_walk *walk) WEFT_CHECKED;
 /* What a task of the program waits that starts then: a pass, for its experts; a read or a write of
  * the update, for those of passes. Other tasks: 0. */

@@ -70,7 +70,7 @@ static weft_status add_travels(const weft_site *site, const weft_outline *outlin
     weft_priced_program program;
     if (costs->inner != WEFT_INNER_EXPERTS)
         return WEFT_OK;
-    WEFT_TRY(weft_priced_program_make(site, outline, layer, costs, NULL, NULL, made, &program));
+    WEFT_TRY(weft_priced_program_make(site, outline, layer, costs, NULL, made, &program));
     for (uint32_t i = 0; i < program.program->num_tasks; i++)
         if (weft_body_travels(
                 (int)weft_priced_program_lane(&program, program.program->tasks[i].lane)))

@@ -658,6 +658,23 @@ weft_status weft_program_us(const weft_program *program, const weft_pricing *pri
     return status;
 }
 
+/* --- in order ------------------------------------------------------------------------------ */
+
+void weft_program_in_order(const weft_program *program, weft_task_end end, void *context,
+                           weft_lanes *lanes, double *ends_us)
+{
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        double start_us = fmax(lanes->us[task->lane], lanes->host_us);
+        for (uint32_t w = 0; w < task->num_waits; w++)
+            if (program->waits[task->first_wait + w].task != WEFT_STEP_BEFORE)
+                start_us = fmax(start_us, ends_us[program->waits[task->first_wait + w].task]);
+        ends_us[i] = lanes->us[task->lane] = end(context, task, start_us);
+        if ((task->flags & WEFT_TASK_HOST_WAITS) && !lanes->host_goes_on)
+            lanes->host_us = fmax(lanes->host_us, ends_us[i]);
+    }
+}
+
 /* --- idle time ---------------------------------------------------------------------------------
  */
 

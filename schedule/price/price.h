@@ -78,6 +78,21 @@ weft_status weft_program_price(const weft_program *programs, int num_stages,
 weft_status weft_program_us(const weft_program *program, const weft_pricing *pricing,
                             double *out_us) WEFT_CHECKED;
 
+/* Programs in a row, each asked of task by task, without events: for whom tasks do not slow each
+ * other and send no messages, and a wait for a point is one for its task. */
+typedef struct weft_lanes {
+    double us[WEFT_NUM_LANES]; /* when each is free */
+    double host_us;            /* when the host is, which enqueues tasks as they stand */
+    bool host_goes_on;         /* it waits inside no task */
+} weft_lanes;
+
+/* When a task ends that may start then, as far as its program and lane say. */
+typedef double (*weft_task_end)(void *context, const weft_task *task, double start_us);
+
+/* Runs the program on the lanes, which go on from what ran there before. ends_us: [num_tasks]. */
+void weft_program_in_order(const weft_program *program, weft_task_end end, void *context,
+                           weft_lanes *lanes, double *ends_us);
+
 /* Where a stage's COMPUTE lane loses time: to messages that its next task waits for; to tasks of
  * the REDUCE and GATHER lanes, or to the host's steps of experts, unless the next task waits for
  * another lane; the rest is bubble. With busy_us these sum to the makespan. */

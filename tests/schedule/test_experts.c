@@ -434,14 +434,33 @@ static double task_us(const void *context, int stage, const weft_task *task)
     return weft_experts_task_us(c->costs, c->rows, task);
 }
 
+static double ordered_end(void *context, const weft_task *task, double start_us)
+{
+    return start_us + task_us(context, 0, task);
+}
+
+/* To the bit what the simulation says, though nothing is an event. */
+static void in_order_agrees(const weft_program *program, costing *c, const weft_price *price,
+                            weft_arena *arena)
+{
+    weft_lanes lanes = {.host_us = 0};
+    double *ends;
+    OK(WEFT_ARRAY(arena, program->num_tasks, &ends));
+    weft_program_in_order(program, ordered_end, c, &lanes, ends);
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        assert_true(ends[i] == price->spans[0][i].end_us);
+}
+
 static lane_times price_of(const weft_experts_shape *shape, bool backward,
                            const weft_expert_costs *costs, const double *rows)
 {
     weft_price price;
     program_set set = make_experts(shape);
     const weft_program *program = &set.programs[backward];
-    const weft_pricing pricing = {.cost = task_us, .context = &(costing){costs, rows}};
+    costing asked = {costs, rows};
+    const weft_pricing pricing = {.cost = task_us, .context = &asked};
     OK(weft_program_price(program, 1, &pricing, &set.arena, &price));
+    in_order_agrees(program, &asked, &price, &set.arena);
     lane_times out = {.us = price.makespan_us};
     for (uint32_t t = 0; t < program->num_tasks; t++) {
         const weft_span span = price.spans[0][t];

@@ -138,6 +138,47 @@ static weft_moe_costs random_costs(uint64_t *random)
                             .counts_us = us[10]};
 }
 
+typedef struct ordered {
+    const weft_moe_costs *costs;
+    uint32_t num_asked;
+    bool late; /* the counts come late */
+} ordered;
+
+static double ordered_end(void *context, const weft_task *task, double start_us)
+{
+    ordered *o = context;
+    o->num_asked++;
+    return start_us + plain_cost(o->costs, 0, task) +
+           (o->late && task->kind == WEFT_TASK_COUNTS ? 1e6 : 0);
+}
+
+/* Without events: to the bit what the simulation says; behind lanes that are free later all comes
+ * as much later; and what the host waits for inside a task stands ahead of all that follows, unless
+ * the host goes on. */
+static void in_order_agrees(const weft_program *program, const weft_moe_costs *costs,
+                            const weft_price *price, weft_arena *arena)
+{
+    ordered o = {.costs = costs};
+    weft_lanes lanes = {.host_us = 0}, later = {.host_us = 4096};
+    double *ends, *shifted;
+    OK(WEFT_ARRAY(arena, program->num_tasks, &ends));
+    OK(WEFT_ARRAY(arena, program->num_tasks, &shifted));
+    weft_program_in_order(program, ordered_end, &o, &lanes, ends);
+    assert_int_equal(o.num_asked, program->num_tasks);
+    weft_program_in_order(program, ordered_end, &o, &later, shifted);
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        assert_true(ends[i] == price->spans[0][i].end_us);
+        assert_true(fabs(shifted[i] - ends[i] - 4096) < 1e-6);
+        assert_true(lanes.us[program->tasks[i].lane] >= ends[i]);
+    }
+    o.late = weft_program_host_waits(program);
+    for (int goes_on = 0; goes_on < 2 && o.late; goes_on++) {
+        lanes = (weft_lanes){.host_goes_on = goes_on};
+        weft_program_in_order(program, ordered_end, &o, &lanes, ends);
+        assert_true(goes_on ? lanes.host_us == 0 : lanes.host_us >= 1e6);
+    }
+}
+
 /* Nothing slows anything: to the bit what the simulation without interference says. With a slower
  * or faster company time moves the other way, and never further than everything slowed. */
 CASE(beside_and_alone)
@@ -157,6 +198,7 @@ CASE(beside_and_alone)
             &pair.set.programs[direction], 1,
             &(weft_pricing){.cost = plain_cost, .context = &costs, .interference = &alpha},
             &pair.set.arena, &beside));
+        in_order_agrees(&pair.set.programs[direction], &costs, &plain, &pair.set.arena);
         assert_true(plain.makespan_us == beside.makespan_us);
         assert_true(plain.busy_us[0] == beside.busy_us[0]);
         assert_true(plain.bubble_share == beside.bubble_share);
