@@ -1,9 +1,9 @@
 # Programs that run the command, and need nothing else.
-foreach(name near_names dry_run slips report end_to_end evaluation model_travels chats)
+foreach(name near_names dry_run end_to_end evaluation model_travels chats)
   weft_add_test(NAME ${name} SOURCES launcher/${name}.c launcher/child.c LABELS launcher)
 endforeach()
 foreach(name optimizer_limits plan_plain tier_plan plan_layers expand schedule plan_figures
-    inspect_sample compare peak bench_experts)
+    inspect_sample compare peak bench_experts slips report)
   weft_add_test(NAME ${name} TIER release SOURCES launcher/${name}.c launcher/child.c LABELS launcher)
 endforeach()
 foreach(name tier_generate stopping against stacks expert_tokens blend terminal run_folder stragglers generating)
@@ -54,7 +54,7 @@ weft_add_test(NAME tp_overlap TIER slow SOURCES launcher/tp_overlap.c launcher/m
   LABELS launcher mesh)
 weft_add_test(NAME packed TIER release SOURCES launcher/packed.c launcher/meshes.c launcher/planned.c RANKS 4
   LABELS launcher mesh)
-weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4
+weft_add_test(NAME resume SOURCES launcher/resume.c launcher/meshes.c launcher/planned.c launcher/weights.c RANKS 4
   LABELS launcher)
 weft_add_test(NAME ramp SOURCES launcher/ramp.c launcher/meshes.c launcher/planned.c RANKS 4
   LABELS launcher mesh)
