@@ -422,10 +422,10 @@ static void check_left_open(void)
     char path[1024];
     child c;
     snprintf(path, sizeof path, "%s/weft", getenv("WEFT_BINARY_DIR"));
-    child_program = "/usr/bin/env";
-    CHILD_RUN(&c, "mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2", path, "train",
-              "wide.json", "--out", "open");
-    child_program = NULL;
+    child_run_other("/usr/bin/env", &c,
+                    WORDS("mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2", path,
+                          "train", "wide.json", "--out", "open"),
+                    NULL);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     for (int i = 0; i < 2; i++)
         cJSON_Delete(lay_beside("open", configs[i], NULL));

@@ -440,9 +440,7 @@ static void check_saved(void)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         check(&cases[i].run, NULL);
-        char *latest = child_read_in(cases[i].run.name, "checkpoints/latest");
-        EXPECT(latest && strcmp(latest, cases[i].latest) == 0, "%s: latest is %s",
-               cases[i].run.name, latest);
+        child_expect_latest(cases[i].run.name, cases[i].latest);
     }
 }
 

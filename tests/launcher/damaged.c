@@ -530,19 +530,11 @@ static void check_full_start(void)
                  "bare -size 0)\" && "
                  "exit $(cat code)",
                  rooms[i].before, rooms[i].blocks, rooms[i].no_save);
-        child_program = "/bin/sh";
-        CHILD_RUN(&c, "-c", line);
-        child_program = NULL;
+        child_run_other("/bin/sh", &c, WORDS("-c", line), NULL);
         EXPECT(c.exit_code == 6 && c.out && strcmp(c.out, rooms[i].says) == 0, "exit %d: %s%s",
                c.exit_code, c.out, c.err);
         EXPECT((access("bare", F_OK) == 0) == (rooms[i].before[0] == 'm'), "%s", rooms[i].says);
     }
-}
-
-static void check_latest_is(const char *run, const char *wanted)
-{
-    char *text = child_read_in(run, "checkpoints/latest");
-    EXPECT(text && strcmp(text, wanted) == 0, "%s: latest is %s", run, text);
 }
 
 /* A folder that cannot be removed lies in the way of one save: amid a run it is tried again, at its
@@ -568,7 +560,7 @@ static void check_failing_saves(void)
                    strstr(c.err, cases[i].said) && strstr(c.err, path) &&
                    !strstr(c.err, ": rank 0: "),
                "%s: exit %d: %s", cases[i].run, c.exit_code, c.err);
-        check_latest_is(cases[i].run, cases[i].latest);
+        child_expect_latest(cases[i].run, cases[i].latest);
     }
 }
 
