@@ -12,58 +12,39 @@
 #include "tests/json.h"
 #include "tests/launcher/child.h"
 
-static const char tiny[] =
-    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
-    "\"seq_length\": 16, \"vocab_size\": 64}, "
-    "\"parallel\": {\"pipeline_model_parallel_size\": 2}, "
-    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 4}, "
-    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
-    "\"log\": {\"trace_step\": 4}}";
-
-static const char routed[] =
-    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
-    "\"seq_length\": 16, \"vocab_size\": 64, \"num_experts\": 4}, "
-    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 4}, "
-    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
-    "\"log\": {\"trace_step\": 4}}";
-
-static const char offloaded[] =
-    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
-    "\"seq_length\": 64, \"vocab_size\": 64, \"num_experts\": 8}, "
-    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 8, \"train_iters\": 6, "
-    "\"fine_grained_activation_offloading\": true, \"offload_modules\": [\"moe\"]}, "
-    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
-    "\"log\": {\"trace_step\": 4}}";
-
+#define MODEL(seq, more)                                                                           \
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "            \
+    "\"seq_length\": " #seq ", \"vocab_size\": 64" more "}, "
+#define TRAIN(batch, iters, more)                                                                  \
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": " #batch                          \
+    ", \"train_iters\": " #iters more "}, "
 /* Uploads take most of the step: 8 ms each. */
-static const char tiered[] =
-    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
-    "\"seq_length\": 64, \"vocab_size\": 64, \"num_experts\": 4}, "
-    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 1, \"train_iters\": 6}, "
-    "\"offload\": {\"experts\": \"host\"}, "
-    "\"device\": {\"pace\": 1e12, \"pace_work\": \"all\", \"pace_link\": 4e6}, "
-    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
-    "\"log\": {\"trace_step\": 4}}";
+#define SLOW_LINK "\"device\": {\"pace\": 1e12, \"pace_work\": \"all\", \"pace_link\": 4e6}, "
+#define END                                                                                        \
+    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "                       \
+    "\"log\": {\"trace_step\": 4}}"
+
+static const char tiny[] =
+    MODEL(16, "") "\"parallel\": {\"pipeline_model_parallel_size\": 2}, " TRAIN(4, 4, "") END;
+
+static const char routed[] = MODEL(16, ", \"num_experts\": 4") TRAIN(4, 4, "") END;
+
+static const char offloaded[] = MODEL(64, ", \"num_experts\": 8")
+    TRAIN(8, 6, ", \"fine_grained_activation_offloading\": true, \"offload_modules\": [\"moe\"]")
+        END;
+
+static const char tiered[] = MODEL(64, ", \"num_experts\": 4")
+    TRAIN(1, 6, "") "\"offload\": {\"experts\": \"host\"}, " SLOW_LINK END;
 
 /* Steps on the host, behind a slow link. */
-static const char stepped[] =
-    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
-    "\"seq_length\": 64, \"vocab_size\": 64}, "
-    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 2, \"train_iters\": 6}, "
-    "\"parallel\": {\"ddp_bucket_size\": 4096}, "
-    "\"offload\": {\"optimizer_state\": \"host\"}, "
-    "\"device\": {\"pace\": 1e12, \"pace_work\": \"all\", \"pace_link\": 4e6}, "
-    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
-    "\"log\": {\"trace_step\": 4}}";
+static const char stepped[] = MODEL(64, "")
+    TRAIN(2, 6, "") "\"parallel\": {\"ddp_bucket_size\": "
+                    "4096}, \"offload\": {\"optimizer_state\": \"host\"}, " SLOW_LINK END;
 
 static const char recomputed[] =
-    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
-    "\"seq_length\": 64, \"vocab_size\": 64, \"num_experts\": 4, "
-    "\"moe_shared_expert_intermediate_size\": 32}, "
-    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 6, "
-    "\"recompute_granularity\": \"selective\", \"recompute_modules\": [\"moe\"]}, "
-    "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
-    "\"log\": {\"trace_step\": 4}}";
+    MODEL(64, ", \"num_experts\": 4, \"moe_shared_expert_intermediate_size\": 32")
+        TRAIN(4, 6, ", \"recompute_granularity\": \"selective\", \"recompute_modules\": [\"moe\"]")
+            END;
 
 /* Staging is what a run takes for itself and no model asks for: measuring its peak, saving. */
 static void check_row(const cJSON *row, bool is_exact)
@@ -422,10 +403,10 @@ static void check_left_open(void)
     char path[1024];
     child c;
     snprintf(path, sizeof path, "%s/weft", getenv("WEFT_BINARY_DIR"));
-    child_program = "/usr/bin/env";
-    CHILD_RUN(&c, "mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2", path, "train",
-              "wide.json", "--out", "open");
-    child_program = NULL;
+    child_run_other("/usr/bin/env", &c,
+                    WORDS("mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2", path,
+                          "train", "wide.json", "--out", "open"),
+                    NULL);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     for (int i = 0; i < 2; i++)
         cJSON_Delete(lay_beside("open", configs[i], NULL));

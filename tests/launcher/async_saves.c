@@ -1,11 +1,10 @@
 /* Runs that save beside training: checkpoints have the bytes, and steps the numbers, of runs that
  * wait for their saves, on several meshes, precisions and tiers, through rings of any size. What a
  * ring cannot be is refused; a save that comes too early waits or is skipped and counted; a run
- * that is killed whole, loses a writer or is asked to stop goes on with the same numbers. One
- * whose writer hangs names it and saves on. */
+ * that loses a writer or is asked to stop goes on with the same numbers. One whose writer hangs
+ * names it and saves on. Killed whole at any moment: torture.c. */
 #include <signal.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <weft/status.h>
@@ -295,39 +294,6 @@ static void check_stopped(const char *mesh, bool in_save)
     child_release(&c);
 }
 
-/* Killed whole at any moment, and asked to stop: what is there is whole, and the numbers are those
- * of a run that was let alone. */
-static void check_killed(const char *mesh)
-{
-    const char *set[MAX_SET] = {"train_iters=120", "save_interval=2"};
-    child c;
-    expect_shell("rm -rf waits async");
-    run_weft(&c, "waits", mesh, set);
-    child_release(&c);
-    set[2] = "checkpoint.async_save=true";
-    srand((unsigned)time(NULL));
-    for (int i = 0; i < 6; i++) {
-        if (!start(&c, "async", mesh, set))
-            return;
-        wait_for_step(&c);
-        child_pause(0.4 * rand() / RAND_MAX + 0.1);
-        if (i == 5) {
-            if (c.pid) /* it may be over */
-                kill(c.pid, SIGTERM);
-            EXPECT(child_wait(&c, CHILD_PATIENCE_S), "%s: goes on after a signal", mesh);
-            EXPECT(c.exit_code == WEFT_EXIT_STOPPED || c.exit_code == 0, "exit %d: %s", c.exit_code,
-                   c.err);
-        }
-        child_release(&c);
-        CHILD_GOOD("inspect", "async");
-    }
-    run_weft(&c, "async", mesh, set);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
-    child_expect_losses("async", "waits");
-    expect_shell("cmp waits/checkpoints/step-120/model.h5 async/checkpoints/step-120/model.h5");
-}
-
 /* A folder that cannot be removed lies in the way of one save. */
 static void check_failing(void)
 {
@@ -350,8 +316,6 @@ int main(int argc, char **argv)
         check_lost("dp=2");
         check_hung("dp=2", "async_when_busy=skip");
         check_hung("dp=2", "async_when_busy=wait");
-        check_killed("dp=1");
-        check_killed("dp=2");
     } else {
         check_equal("dp=1", "seed=5", NULL);
         check_equal("tp=2,pp=2,binding=tp", "precision=bf16", NULL);

@@ -7,8 +7,11 @@
  *   rank       a gradient of that rank, whatever it computes
  *   transient  the same, once
  *   code       gradients of every rank
+ *   loss       the loss of that rank, once
  *   spike      the loss, wherever the marked sample is
  *   diverges   the loss, on every rank from its sixth run on
+ *   weight     a parameter that nothing depends on, once
+ *   evaluation what a layer gives in evaluation
  *   moment     a number of AdamW's first moment of that rank, after a step
  *   flip       a bit of a weight on that rank, once; ONCE: a file that says that it has been
  *   reads      a bit of the state that STATE=kind,rank updates, before a step reads it; ONCE
@@ -27,7 +30,7 @@
 #include "parallel/optimizer/optimizer.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
-#include "tests/launcher/poison.h"
+#include "tests/layers/stub.h"
 
 enum { VOCAB = 53, MARK = VOCAB - 1, SEQ = 12, MAX_STEPS = 16 };
 
@@ -37,6 +40,46 @@ static const char config[] =
     "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 6, "
     "\"lr_decay_style\": \"constant\", \"lr\": 1e-2},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
+/* y = x, with a parameter that nothing depends on but for its gradient. */
+typedef struct poison {
+    weft_layer base;
+    size_t hidden;
+    weft_parameter *bias;
+    int run;     /* of a training step */
+    bool marked; /* the tokens have a mark */
+} poison;
+
+static weft_status poison_init(weft_layer *layer, weft_build *build)
+{
+    poison *p = (poison *)layer;
+    weft_parameter_spec spec = {
+        .struct_bytes = sizeof spec, .name = "bias", .num_dims = 1, .dims = {p->hidden}};
+    return weft_build_parameter(build, &spec, &p->bias);
+}
+
+static void poison_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    const poison *p = (const poison *)layer;
+    *out = (weft_layer_cost){.num_params = p->hidden,
+                             .local_params = p->hidden,
+                             .param_bytes = p->hidden * weft_dtype_bytes(shape->dtype)};
+}
+
+typedef struct fill_args {
+    float *to;
+    size_t count;
+    float value;
+    bool adds;
+} fill_args;
+
+static weft_status fill(const void *raw)
+{
+    const fill_args *a = raw;
+    for (size_t i = 0; i < a->count; i++)
+        a->to[i] = a->adds ? a->to[i] + a->value : a->value;
+    return WEFT_OK;
+}
 
 static long number(const char *name, long other)
 {
@@ -68,29 +111,16 @@ static weft_status fill_sample(const weft_sample *sample)
     return damaged && truncate(damaged, 99) != 0 ? WEFT_FILE : WEFT_OK;
 }
 
+typedef struct raise_args {
+    weft_metrics *metrics;
+    double by;
+} raise_args;
+
 static weft_status raise_loss(const void *raw)
 {
-    (*(weft_metrics *const *)raw)->loss_sum += 1e4;
+    const raise_args *a = raw;
+    a->metrics->loss_sum += a->by;
     return WEFT_OK;
-}
-
-weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x, weft_tensor *y)
-{
-    poison *p = (poison *)layer;
-    const int32_t *tokens = weft_pass_tokens(pass);
-    if (weft_pass_training(pass) && weft_pass_overwrite(pass))
-        p->run++;
-    p->marked = false;
-    for (size_t s = 0; s < SEQ; s++)
-        p->marked = p->marked || tokens[s] == MARK;
-    if (weft_pass_training(pass) &&
-        ((p->marked && goes_wrong_by("spike")) || (p->run >= 6 && goes_wrong_by("diverges")))) {
-        weft_metrics *metrics = weft_pass_metrics(pass);
-        WEFT_TRY(weft_lane_submit(weft_pass_lane(pass), "raise", raise_loss, &metrics,
-                                  sizeof(weft_metrics *)));
-    }
-    return weft_lane_copy(weft_pass_lane(pass), y->data, x->data,
-                          weft_tensor_count(x) * weft_dtype_bytes(x->dtype));
 }
 
 static bool is_here(void)
@@ -106,6 +136,35 @@ static bool is_bad(const poison *p)
            (goes_wrong_by("rank") && here && p->run >= from) ||
            (goes_wrong_by("transient") && here && p->run == from) ||
            (goes_wrong_by("code") && p->run >= from);
+}
+
+static double loss_is_off_by(const poison *p)
+{
+    if (goes_wrong_by("loss") && is_here() && p->run == number("BAD_RUN", 3))
+        return NAN;
+    return (p->marked && goes_wrong_by("spike")) || (p->run >= 6 && goes_wrong_by("diverges")) ? 1e4
+                                                                                               : 0;
+}
+
+static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                                  weft_tensor *y)
+{
+    poison *p = (poison *)layer;
+    weft_lane *lane = weft_pass_lane(pass);
+    const int32_t *tokens = weft_pass_tokens(pass);
+    const fill_args nothing = {y->data, weft_tensor_count(y), NAN, false};
+    if (!weft_pass_training(pass) && goes_wrong_by("evaluation"))
+        return weft_lane_submit(lane, "fill", fill, &nothing, sizeof nothing);
+    if (weft_pass_training(pass) && weft_pass_overwrite(pass))
+        p->run++;
+    p->marked = false;
+    for (size_t s = 0; s < SEQ; s++)
+        p->marked = p->marked || tokens[s] == MARK;
+    const raise_args raise = {weft_pass_metrics(pass), loss_is_off_by(p)};
+    if (weft_pass_training(pass) && raise.by != 0)
+        WEFT_TRY(weft_lane_submit(lane, "raise", raise_loss, &raise, sizeof raise));
+    return weft_lane_copy(lane, y->data, x->data,
+                          weft_tensor_count(x) * weft_dtype_bytes(x->dtype));
 }
 
 /* A bit of a weight that is not used again in this step. */
@@ -143,8 +202,8 @@ static weft_status flip_state(weft_lane *lane)
     return weft_lane_submit(lane, "flip", flip, &number, sizeof(float *));
 }
 
-weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                            weft_tensor *dx)
+static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                   weft_tensor *dx)
 {
     poison *p = (poison *)layer;
     const fill_args args = {p->bias->grad, p->hidden, is_bad(p) ? NAN : 1e-3f,
@@ -155,10 +214,34 @@ weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tenso
         float *weight = (float *)p->bias->weight.data + 5;
         WEFT_TRY(weft_lane_submit(weft_pass_lane(pass), "flip", flip, &weight, sizeof(float *)));
     }
+    const fill_args weight = {p->bias->weight.data, p->hidden, NAN, false};
+    if (goes_wrong_by("weight") && p->run == number("BAD_RUN", 3))
+        WEFT_TRY(weft_lane_submit(weft_pass_lane(pass), "fill", fill, &weight, sizeof weight));
     if (goes_wrong_by("reads") && p->run == number("BAD_RUN", 3) && weft_pass_overwrite(pass))
         WEFT_TRY(flip_state(weft_pass_lane(pass)));
     return weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data,
                           weft_tensor_count(dy) * weft_dtype_bytes(dy->dtype));
+}
+
+static const weft_layer_ops poison_ops = {.struct_bytes = sizeof poison_ops,
+                                          .kind = "poison",
+                                          .describe = poison_describe,
+                                          .init = poison_init,
+                                          .forward = poison_forward,
+                                          .backward = poison_backward,
+                                          .destroy = stub_destroy};
+
+/* A dense model of one block, with the layer behind it. */
+static weft_status poison_build(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(weft_model_add_embedding(model, options));
+    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options),
+                                  weft_mlp_create(options)));
+    weft_layer *layer = stub_create(&poison_ops, sizeof(poison));
+    if (layer)
+        ((poison *)layer)->hidden = (size_t)options->hidden_size;
+    WEFT_TRY(weft_model_add(model, layer));
+    return weft_model_add_head(model, options);
 }
 
 static weft_status spoil(const void *raw)
@@ -297,6 +380,17 @@ static void check_verdicts(void)
         {"rank", "dp=4", "BAD=rank", NULL, NULL, 10,
          "step 3: gradient norm is not finite; first in decoder.layers.1.bias on rank 2 (layer 2)",
          "so again there, and rank 1 is well with the same data: rank 2 computes wrongly"},
+        {"no_shard", "dp=4", "BAD=rank", NULL, "data_parallel_sharding_strategy=no_shard", 10,
+         "first in decoder.layers.1.bias on rank 2 (layer 2)", "rank 2 computes wrongly"},
+        {"optim", "dp=4", "BAD=rank", NULL, "data_parallel_sharding_strategy=optim", 10,
+         "first in decoder.layers.1.bias on rank 2 (layer 2)", "rank 2 computes wrongly"},
+        {"optim_grads", "dp=4", "BAD=rank", NULL, "data_parallel_sharding_strategy=optim_grads", 10,
+         "first in decoder.layers.1.bias on rank 2 (layer 2)", "rank 2 computes wrongly"},
+        {"stages_alone", "pp=2", "BAD=rank", "BAD_RANK=1", NULL, 8,
+         "error step 3: gradient norm is not finite; first in decoder.layers.1.bias on rank 1",
+         "no replica to ask"},
+        {"loss", "dp=2", "BAD=loss", "BAD_RANK=1", NULL, 8, "error step 3: loss is nan on rank 1",
+         "transient on rank 1"},
         {"skips_a_rank", "dp=4", "BAD=rank", NULL,
          "on_bad_step=skip max_bad_steps=1 log.level=error", 10,
          "error step 4: ", "rank 2 computes wrongly; reliability.max_bad_steps is 1"},
@@ -323,6 +417,31 @@ static void check_verdicts(void)
     };
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
         check(&runs[i], NULL);
+}
+
+/* The checkpoint before is the last, and numbers that no step looks at are in none. */
+static void check_saved(void)
+{
+    static const struct {
+        run run;
+        const char *latest;
+    } cases[] = {
+        {{"evaluates", "dp=2", NULL, NULL, "save_interval=1 eval_interval=2 eval_iters=1", 0, NULL,
+          NULL},
+         "step-6\n"},
+        {{"saves", "dp=4", "BAD=rank", NULL, "save_interval=1", 10, "step 3: ", NULL}, "step-2\n"},
+        {{"weight", "dp=2", "BAD=weight", NULL, "save_interval=1", 8,
+          "step 3: model/decoder.layers.1.bias [0:16] is not finite: not saved", NULL},
+         "step-2\n"},
+        {{"evaluated", "dp=2", "BAD=evaluation", NULL,
+          "save_interval=1 eval_interval=4 eval_iters=1", 8,
+          "error step 4: the validation part's loss is nan", NULL},
+         "step-4\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        check(&cases[i].run, NULL);
+        child_expect_latest(cases[i].run.name, cases[i].latest);
+    }
 }
 
 /* Every hyperslab's hash of two runs' last checkpoints. */
@@ -472,6 +591,7 @@ int main(int argc, char **argv)
     losses good, without, transient, skipped, rewound;
     check(&(run){"good", "dp=4", NULL, NULL, NULL, 0, NULL, NULL}, &good);
     check_verdicts();
+    check_saved();
     check_replicas();
     check_state();
 
@@ -479,6 +599,11 @@ int main(int argc, char **argv)
                  "transient on rank 2; the second run counts (bad step 1 of at most 10)", NULL},
           &transient);
     check_same("a transient fault", &transient, &good, 1, 6, 0);
+    check(&(run){"redone_loss", "dp=4", "BAD=loss", NULL, "on_bad_step=skip", 0,
+                 "step 3: loss is nan on rank 2",
+                 "transient on rank 2; the second run counts (bad step 1 of at most 10)"},
+          &transient);
+    check_same("a transient loss", &transient, &good, 1, 6, 0);
 
     check(&(run){"without", "dp=4", NULL, "WITHOUT=8,4", NULL, 0, NULL, NULL}, &without);
     check(&(run){"skips", "dp=4", "BAD=data", "MARKED=10", "on_bad_step=skip", 0,

@@ -398,6 +398,15 @@ void child_good(const char *const *args)
     EXPECT(c.exit_code == 0, "weft %s %s: exit %d: %s", args[0], args[1], c.exit_code, c.err);
 }
 
+void child_run_other(const char *program, child *c, const char *const *args,
+                     const char *const *environment)
+{
+    const char *before = child_program;
+    child_program = program;
+    child_run(c, args, environment);
+    child_program = before;
+}
+
 void child_refused(const char *const *args, int exit_code, const char *part)
 {
     child c;
@@ -426,6 +435,12 @@ void child_says(const char *const *args, int exit_code, const char *const *out,
            "weft %s %s: exit %d: %s%s", args[0], args[1], c.exit_code, c.out, c.err);
     expect_parts(args, c.out, out);
     expect_parts(args, c.err, err);
+}
+
+void child_expect_latest(const char *run, const char *wanted)
+{
+    char *text = child_read_in(run, "checkpoints/latest");
+    EXPECT(text && strcmp(text, wanted) == 0, "%s: latest is %s", run, text);
 }
 
 char *child_losses(const char *run)

@@ -56,7 +56,11 @@ void child_release(child *c);
  * of progress that a search writes on a slow machine. */
 void child_run(child *c, const char *const *args, const char *const *environment);
 
-/* The same with these words. */
+/* The same of another program than weft; NULL: weft. */
+void child_run_other(const char *program, child *c, const char *const *args,
+                     const char *const *environment);
+
+/* child_run with these words. */
 #define CHILD_RUN(c, ...) child_run((c), WORDS(__VA_ARGS__), NULL)
 
 /* Runs it and expects success. */
@@ -116,6 +120,8 @@ struct cJSON *child_read_metrics(const char *run);
 void child_make_corpus(const char *dataset, int bytes);
 /* Writes examples/clusters/NAME.json as the file `to`, and gives its text until the next call. */
 const char *child_cluster(const char *name, const char *to);
+/* What `latest` says among a run's checkpoints. */
+void child_expect_latest(const char *run, const char *wanted);
 /* What the lines of metrics.jsonl in the folder have before times: steps and losses. */
 char *child_losses(const char *run);
 /* They are the same in two of them, and some. */

@@ -47,9 +47,7 @@ void job_launch(const char *kind, const char *out, const char *const *words, int
 int job_run_other(child *c, const char *program, const char *const *args,
                   const char *const *environment)
 {
-    child_program = program;
-    child_run(c, args, environment);
-    child_program = NULL;
+    child_run_other(program, c, args, environment);
     return c->exit_code;
 }
 

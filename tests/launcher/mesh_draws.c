@@ -15,7 +15,12 @@
 #include "tests/launcher/meshes.h"
 #include "tests/world.h"
 
-enum { NUM_PIPELINES = 30, NUM_CONTEXTS = 60, NUM_STEPS = 3, MAX_LAYERS = 6 };
+#ifdef WEFT_SANITIZED
+enum { NUM_PIPELINES = 12, NUM_CONTEXTS = 24, HAVE_ALL = 0 };
+#else
+enum { NUM_PIPELINES = 30, NUM_CONTEXTS = 60, HAVE_ALL = 1 };
+#endif
+enum { NUM_STEPS = 3, MAX_LAYERS = 6 };
 
 #define FULL(method, num)                                                                          \
     ", \"recompute_granularity\": \"full\", \"recompute_method\": \"" method                       \
@@ -374,6 +379,6 @@ int main(void)
         check(world, &d);
     }
     for (int i = 0; i < NUM_FEATURES; i++)
-        EXPECT(features[i].count > 0, "%s is not drawn", features[i].key);
+        EXPECT(features[i].count > 0 || !HAVE_ALL, "%s is not drawn", features[i].key);
     return world_finish(world);
 }

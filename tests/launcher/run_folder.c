@@ -153,6 +153,8 @@ static const char *binary(void)
     return path;
 }
 
+#define MPIRUN(ranks) "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", ranks, binary()
+
 /* What makes another run: before any rank starts, also where ranks would start. */
 static void check_refused(void)
 {
@@ -211,12 +213,9 @@ static void check_refused(void)
            "weft train: --allow-change seed: not a key of the config such as train.seed, nor a "
            "section such as data\n");
     /* Under a launcher the ranks agree, and one speaks. */
-    const char *const *under =
-        WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", binary(), "train",
-              "c.json", "--out", "run", "--resume", "--set", "seed=9", "--set", "train_iters=20");
-    child_program = "/usr/bin/env";
-    child_run(&c, under, NULL);
-    child_program = NULL;
+    const char *const *under = WORDS(MPIRUN("2"), "train", "c.json", "--out", "run", "--resume",
+                                     "--set", "seed=9", "--set", "train_iters=20");
+    child_run_other("/usr/bin/env", &c, under, NULL);
     const char *said = c.err ? strstr(c.err, "--allow-change train.seed asks for it\n") : NULL;
     EXPECT(c.exit_code == 2 && said && !strstr(said + 1, "--allow-change"), "exit %d: %s",
            c.exit_code, c.err);
@@ -250,12 +249,9 @@ static void check_finished(void)
             {"train", "c.json", "--out", "whole", "--resume", "--set", "lr=5"},
             {"train", "c.json", "--out", "whole", "--resume", "--mesh", "dp=2", "--set", "seed=9",
              "--allow-change", "train.seed"},
-            {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", binary(), "train",
-             "--out", "whole", "--resume"}};
+            {MPIRUN("2"), "train", "--out", "whole", "--resume"}};
         char *before = read_folder("whole");
-        child_program = i == 3 ? "/usr/bin/env" : NULL;
-        child_run(&c, commands[i], i == 3 ? NULL : no_mpirun);
-        child_program = NULL;
+        child_run_other(i == 3 ? "/usr/bin/env" : NULL, &c, commands[i], i == 3 ? NULL : no_mpirun);
         EXPECT(c.exit_code == 0 && c.out && strcmp(c.out, said) == 0 && c.err && !*c.err,
                "exit %d: %s%s", c.exit_code, c.out, c.err);
         expect_unchanged("whole", before, "finished");
@@ -271,10 +267,9 @@ static void check_finished(void)
            no_mpirun, 2,
            "weft train: --set num_layers=3: model.num_layers 1 -> 3: that is another model: start "
            "a new run, with another --out\n");
-    child_program = "/usr/bin/env";
-    CHILD_RUN(&c, "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", binary(), "train",
-              "--out", "whole", "--resume", "--set", "num_layers=3");
-    child_program = NULL;
+    child_run_other(
+        "/usr/bin/env", &c,
+        WORDS(MPIRUN("2"), "train", "--out", "whole", "--resume", "--set", "num_layers=3"), NULL);
     EXPECT(c.exit_code == 2 && strstr(c.err, ": that is another model: "), "exit %d: %s",
            c.exit_code, c.err);
 }
@@ -283,14 +278,11 @@ static void check_finished(void)
 static void check_not_shared(void)
 {
     const char *const *commands =
-        WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "1", binary(), "train",
-              "c.json", "--out", "whole", "--resume", ":", "-n", "1", binary(), "train", "c.json",
-              "--out", "nothing", "--resume");
+        WORDS(MPIRUN("1"), "train", "c.json", "--out", "whole", "--resume", ":", "-n", "1",
+              binary(), "train", "c.json", "--out", "nothing", "--resume");
     child c;
     char *before = read_folder("whole");
-    child_program = "/usr/bin/env";
-    child_run(&c, commands, NULL);
-    child_program = NULL;
+    child_run_other("/usr/bin/env", &c, commands, NULL);
     EXPECT(c.exit_code == 6 && c.err &&
                strstr(c.err, "weft train: whole: the newest checkpoint that ranks find there is of "
                              "step 6 for some, for others none: a run needs a file system that all "
@@ -299,13 +291,10 @@ static void check_not_shared(void)
     EXPECT(access("nothing", F_OK) != 0, "made a folder");
     expect_unchanged("whole", before, "not shared");
     /* A new run, which nobody could save. */
-    child_program = "/usr/bin/env";
-    child_run(&c,
-              WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "1", binary(),
-                    "train", "c.json", "--out", "here", ":", "-n", "1", binary(), "train", "c.json",
-                    "--out", "there"),
-              NULL);
-    child_program = NULL;
+    child_run_other("/usr/bin/env", &c,
+                    WORDS(MPIRUN("1"), "train", "c.json", "--out", "here", ":", "-n", "1", binary(),
+                          "train", "c.json", "--out", "there"),
+                    NULL);
     EXPECT(c.exit_code == 6 && c.err &&
                strstr(c.err, "weft train: rank 1: there: what rank 0 made there is not seen here: "
                              "a run needs a folder that all nodes share\n"),
@@ -338,13 +327,10 @@ static void check_other_config(void)
     };
     child c;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        child_program = "/usr/bin/env";
-        child_run(&c,
-                  WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "1", binary(),
-                        "train", "c.json", "--out", "both", ":", "-n", "1", binary(), "train",
-                        "c.json", "--out", "both", "--set", cases[i].set),
-                  NULL);
-        child_program = NULL;
+        child_run_other("/usr/bin/env", &c,
+                        WORDS(MPIRUN("1"), "train", "c.json", "--out", "both", ":", "-n", "1",
+                              binary(), "train", "c.json", "--out", "both", "--set", cases[i].set),
+                        NULL);
         EXPECT(c.exit_code == (cases[i].says ? 2 : 0) && c.err &&
                    (!cases[i].says || strstr(c.err, cases[i].says)),
                "exit %d: %s", c.exit_code, c.err);
@@ -357,14 +343,11 @@ static void check_other_config(void)
 static void train_from(child *c, const char *run, const char *both, const char *first,
                        const char *second)
 {
-    child_program = "/usr/bin/env";
-    child_run(c,
-              WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "1", binary(),
-                    "train", "c.json", "--out", run, "--resume", "--set", both, "--set", first, ":",
-                    "-n", "1", binary(), "train", "c.json", "--out", run, "--resume", "--set", both,
-                    "--set", second),
-              NULL);
-    child_program = NULL;
+    child_run_other("/usr/bin/env", c,
+                    WORDS(MPIRUN("1"), "train", "c.json", "--out", run, "--resume", "--set", both,
+                          "--set", first, ":", "-n", "1", binary(), "train", "c.json", "--out", run,
+                          "--resume", "--set", both, "--set", second),
+                    NULL);
 }
 
 static void check_equal_copies(void)

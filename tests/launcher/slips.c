@@ -54,15 +54,11 @@ static const slip slips[] = {
     {WORDS("eval", "c", "--iters", "9"), 0, " 36 samples, and the validation part holds 1: ", NULL},
     {WORDS("eval", "c", "--iters", "20", "--split", "train"), 0,
      "80 samples, and the training part holds ", NULL},
-    {WORDS("eval", "c", "--iters", "0"), 2, "weft eval: --iters 0: 0 is out of range: at least 1\n",
-     NULL},
     {WORDS("prepare", "text.txt", "--out", "corpus"), 0,
      "replaced corpus.bin, corpus.idx and corpus.json\n", "wrote"},
     {WORDS("prepare", "text.txt", "--out", "corpus", "--json"), 0, "\"replaced\": true", NULL},
     {WORDS("prepare", "text.txt", "--out", "other", "--json"), 0, "\"replaced\": false", NULL},
     {WORDS("prepare", "text.txt", "--out", "third"), 0, "wrote third.bin", "replaced"},
-    {WORDS("train", "c.json", "--out", "none", "--set", "data_path=corpus.bin"), 2,
-     "data.data_path: corpus.bin: a dataset is named without .bin; corpus would\n", NULL},
     {WORDS("train", "c.json", "--out", "none", "--set", "data_path=corpus.idx"), 2,
      "data.data_path: corpus.idx: a dataset is named without .idx; corpus would\n", NULL},
     {WORDS("eval", "c", "--data", "corpus.json"), 2,
@@ -108,8 +104,6 @@ static const slip slips[] = {
     {WORDS("expand", "c.json", "--cluster", "h100.json", "--context", "24", "--emit", "ladder",
            "--set", "position_embedding_type=rope", "--force"),
      0, "\nwrote ladder\n", NULL},
-    {WORDS("plan", "c.json", "--cluster", "h100.json", "--set", "train_iters=1e18"), 2,
-     "--set train_iters=1e18: 1e18 is out of range: 0 to 1000000000 steps\n", NULL},
     {WORDS("compare"), 2,
      "weft compare: takes RUN RUN, and none is given; see weft compare --help\n", NULL},
     {WORDS("compare", "c"), 2,
@@ -154,10 +148,6 @@ static const slip slips[] = {
      "; the largest is decoder.layers.0.mlp.linear_fc1.weight: 4194304 x 1048576, 16 TiB, from "
      "model.hidden_size, model.ffn_hidden_size\n",
      NULL},
-    {WORDS("train", "string.json", "--out", "none"), 2,
-     "weft train: string.json:1:26: model.num_layers: expected an integer of 1 to 65533, "
-     "got a string \"2\"\n",
-     NULL},
 };
 
 static void check(const slip *s)
@@ -179,7 +169,6 @@ static bool make_files(void)
 {
     char path[4096];
     bool good = child_write("c.json", config) &&
-                child_write("string.json", "{\"model\": {\"num_layers\": \"2\"}}") &&
                 child_write("warm.json",
                             "{\"train\": {\"lr_warmup_iters\": 2, \"train_iters\": 9}, \"data\": "
                             "{\"data_path\": \"corpus\"}}");

@@ -419,10 +419,10 @@ static void ranks_without_a_gpu_say_one_line(void)
     if (weft_device_num_cuda(&why) > 0)
         return;
     snprintf(program, sizeof program, "%s/weft", weft);
-    child_program = env;
-    CHILD_RUN(&c, "mpirun", "--allow-run-as-root", "--oversubscribe", "-q", "-n", "2", program,
-              "calibrate", "--out", "x", "--quick", "--device", "cuda");
-    child_program = NULL;
+    child_run_other(env, &c,
+                    WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-q", "-n", "2",
+                          program, "calibrate", "--out", "x", "--quick", "--device", "cuda"),
+                    NULL);
     if (c.exit_code != 4 || !child_is_line(c.err) || strncmp(c.err, "weft calibrate: ", 16) != 0)
         fail_msg("exit %d: %s", c.exit_code, c.err);
 }

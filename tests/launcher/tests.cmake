@@ -1,9 +1,9 @@
 # Programs that run the command, and need nothing else.
-foreach(name near_names dry_run slips report end_to_end evaluation model_travels chats)
+foreach(name near_names dry_run end_to_end evaluation model_travels chats)
   weft_add_test(NAME ${name} SOURCES launcher/${name}.c launcher/child.c LABELS launcher)
 endforeach()
-foreach(name optimizer_limits nonfinite plan_plain tier_plan plan_layers expand schedule plan_figures
-    inspect_sample compare peak bench_experts)
+foreach(name optimizer_limits plan_plain tier_plan plan_layers expand schedule plan_figures
+    inspect_sample compare peak bench_experts slips report)
   weft_add_test(NAME ${name} TIER release SOURCES launcher/${name}.c launcher/child.c LABELS launcher)
 endforeach()
 foreach(name tier_generate stopping against stacks expert_tokens blend terminal run_folder stragglers generating)
@@ -54,16 +54,13 @@ weft_add_test(NAME tp_overlap TIER slow SOURCES launcher/tp_overlap.c launcher/m
   LABELS launcher mesh)
 weft_add_test(NAME packed TIER release SOURCES launcher/packed.c launcher/meshes.c launcher/planned.c RANKS 4
   LABELS launcher mesh)
-weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4
+weft_add_test(NAME resume SOURCES launcher/resume.c launcher/meshes.c launcher/planned.c launcher/weights.c RANKS 4
   LABELS launcher)
 weft_add_test(NAME ramp SOURCES launcher/ramp.c launcher/meshes.c launcher/planned.c RANKS 4
   LABELS launcher mesh)
 weft_add_test(NAME objectives SOURCES launcher/objectives.c launcher/meshes.c launcher/planned.c
   RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME position TIER release SOURCES launcher/position.c LABELS launcher)
-weft_add_test(NAME killed TIER slow SOURCES launcher/killed.c launcher/child.c LABELS launcher)
-weft_add_test_run(NAME killed_all PROGRAM $<TARGET_FILE:test_killed> TIER nightly
-  ARGS all LABELS launcher)
 add_executable(weft_crashing launcher/crashing.c)
 target_link_libraries(weft_crashing PRIVATE weft weft_flags)
 target_link_options(weft_crashing PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_trainer_step,--wrap=weft_trainer_create)
@@ -87,7 +84,6 @@ weft_add_test_run(NAME skipped_all PROGRAM $<TARGET_FILE:test_skipped> TIER nigh
 add_dependencies(test_skipped weft_faulty)
 weft_add_test(NAME bad_steps TIER slow SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher)
 target_link_options(test_bad_steps PRIVATE -Wl,--wrap=weft_optimizer_update)
-set_tests_properties(nonfinite PROPERTIES PROCESSORS 2)
 weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher later)
 set_tests_properties(dry_run PROPERTIES PROCESSORS 4)
 add_test(NAME exports COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/exports.sh $<TARGET_FILE:weft_binary>)
@@ -136,7 +132,9 @@ weft_add_test(NAME fallback TIER slow SOURCES launcher/fallback.c launcher/child
 set_tests_properties(fallback PROPERTIES PROCESSORS 2)
 weft_add_test(NAME torture TIER slow SOURCES launcher/torture.c launcher/torture_draw.c
   launcher/torture_life.c launcher/torture_damage.c launcher/torture_judge.c
-  launcher/torture_compare.c launcher/child.c ARGS --kills 12 --seed 7 --steps 40
+  launcher/torture_compare.c launcher/child.c ARGS --kills 16 --seed 7 --steps 40
+  LABELS launcher)
+weft_add_test_run(NAME torture_more TIER nightly PROGRAM $<TARGET_FILE:test_torture> ARGS --kills 100
   LABELS launcher)
 weft_add_test_run(NAME torture_finds TIER nightly PROGRAM $<TARGET_FILE:test_torture> ARGS finds
   LABELS launcher)
@@ -173,12 +171,12 @@ weft_add_test(NAME step_clock CMOCKA SOURCES launcher/test_step_clock.c LABELS l
 weft_add_test(NAME application CMOCKA SOURCES launcher/test_application.c LABELS launcher)
 # Tests that mostly wait, for limits and for ranks that start: two at a time, first and beside what
 # computes; netlab's are a third.
-set_tests_properties(killed async_saves_faults torture_finds launching_ends stopping bad_steps terminal
+set_tests_properties(async_saves_faults torture_finds launching_ends stopping bad_steps terminal
   PROPERTIES COST 100 RESOURCE_LOCK waits)
-set_tests_properties(restarts watchdog skipped skipped_all launching_faults tier_limits nodes torture stragglers async_saves run_folder
+set_tests_properties(restarts watchdog skipped skipped_all launching_faults tier_limits nodes torture torture_more stragglers async_saves run_folder
   PROPERTIES COST 100 RESOURCE_LOCK waits_too)
 # Three or four jobs of ranks at once, side by side.
-set_tests_properties(killed restarts watchdog PROPERTIES PROCESSORS 2)
+set_tests_properties(restarts watchdog PROPERTIES PROCESSORS 2)
 set_tests_properties(search what_if PROPERTIES COST 50)
 weft_add_test(NAME models TIER slow SOURCES launcher/models.c launcher/child.c launcher/weights.c layers/harness.c
   LABELS launcher)

@@ -15,8 +15,9 @@ enum {
     TORTURE_BATCH = 8,       /* samples a step */
     TORTURE_SEQ_LENGTH = 16, /* tokens a sample */
     TORTURE_MAX_STEPS = 400,
-    TORTURE_VARIANTS = 4, /* models */
-    TORTURE_ROUGH = 3     /* the first in bf16: its meshes agree roughly */
+    TORTURE_VARIANTS = 4,  /* models */
+    TORTURE_UNCLIPPED = 1, /* whose experts the host steps at once */
+    TORTURE_ROUGH = 3      /* the first in bf16: its meshes agree roughly */
 };
 
 /* --- chance ----------------------------------------------------------------------------------- */

@@ -93,9 +93,10 @@ static void add_common(writer *w, int variant, int steps)
     snprintf(train, sizeof train,
              ", \"seq_length\": %d},\n\"train\": {\"micro_batch_size\": 1, "
              "\"global_batch_size\": %d, \"train_iters\": %d, \"lr\": 2e-3, \"lr_decay_style\": "
-             "\"constant\", \"adam_eps\": 1e-5, \"seed\": %d, \"precision\": \"%s\"",
+             "\"constant\", \"adam_eps\": 1e-5, \"seed\": %d, \"precision\": \"%s\", "
+             "\"clip_grad\": %d",
              TORTURE_SEQ_LENGTH, TORTURE_BATCH, steps, 100 + variant,
-             variant < TORTURE_ROUGH ? "fp32" : "bf16");
+             variant < TORTURE_ROUGH ? "fp32" : "bf16", variant != TORTURE_UNCLIPPED);
     add(w, train);
 }
 
@@ -124,12 +125,15 @@ static void draw_offload(torture_chance *chance, torture_life *life, const char 
     double kept = kepts[torture_below(chance, 3)];
     bool is_after = torture_below(chance, 3) == 0;
     bool beyond = torture_below(chance, 2), hosted = torture_below(chance, 4) == 0;
+    bool moves = torture_below(chance, 2) && *degree == 'h' && *order != 'l';
+    const char *placement = moves ? "balanced" : "home";
     char experts[256] = "", same[64] = "";
     if (life->variant > 0 && beyond) {
         snprintf(experts, sizeof experts,
-                 ", \"experts\": \"%s\", \"order\": \"%s\", \"kept\": %g, \"optimizer\": \"%s\"",
-                 degree, order, kept, is_after ? "after" : "auto");
-        snprintf(same, sizeof same, ", kept %g", kept);
+                 ", \"experts\": \"%s\", \"order\": \"%s\", \"kept\": %g, \"optimizer\": \"%s\", "
+                 "\"placement\": \"%s\"",
+                 degree, order, kept, is_after ? "after" : "auto", placement);
+        snprintf(same, sizeof same, ", kept %g, %s", kept, placement);
     }
     snprintf(out, 512, ",\n\"offload\": {\"path\": \"%s\", \"optimizer_state\": \"%s\"%s}", folder,
              hosted ? "host" : "device", experts);

@@ -1,6 +1,8 @@
 /* One of each kind of mistake in a config or on a command line: exit code 2, one line on stderr
  * that names the place and the key, nothing on stdout, no run folder. mpirun is not on PATH here:
- * what is found before any rank starts cannot have needed it. */
+ * what is found before any rank starts cannot have needed it. What rows of options say of values
+ * in general, the mesh's alias, layouts and orders of compute have tests of their own in core/,
+ * parallel/ and schedule/; here is one of each. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -52,15 +54,7 @@ static const mistake mistakes[] = {
     /* --- the text of the file */
     {"\"num_layers\": 2,", "\"num_layer\": 2,",
      "c.json:3:5: model.num_layer: unknown key; did you mean model.num_layers?"},
-    {"\"train\"", "\"trian\"", "c.json:16:3: trian: unknown section; did you mean train?"},
-    {"\"num_layers\": 2,", "\"lr\": 2,", "c.json:3:5: model.lr: lr belongs to section train"},
-    {"\"train_iters\": 2", "\"global_batch_size\": 4",
-     "c.json:18:5: train.global_batch_size: given twice; first at line 17, column 5"},
-    {"\"device\"", "\"model\"", "c.json:23:3: model: given twice; first at line 2, column 3"},
     {"\"hidden_size\": 16", "\"hidden_size\": \"16x\"", "c.json:4:20: model.hidden_size: expected"},
-    {"\"hidden_size\": 16", "\"hidden_size\": 16.5", "c.json:4:20: model.hidden_size: expected"},
-    {"\"hidden_size\": 16", "\"hidden_size\": [16]", "c.json:4:20: model.hidden_size: expected"},
-    {"\"hidden_size\": 16", "\"hidden_size\": null", "c.json:4:20: model.hidden_size: expected"},
     {"\"train_iters\": 2", "\"train_iters\": 2, \"recompute_modules\": [\"mlpp\"]",
      "c.json:18:23: train.recompute_modules: no module \"mlpp\"; did you mean mlp"},
     {"\"train_iters\": 2", "\"train_iters\": 2, \"offload_modules\": [\"bloc\"]",
@@ -79,23 +73,9 @@ static const mistake mistakes[] = {
      "c.json:18:23: train.fine_grained_activation_offloading: layers that "
      "train.recompute_granularity full makes again keep nothing to offload"},
     {"\"num_layers\": 2", "\"num_layers\": 0", "c.json:3:19: model.num_layers: 0 is out of range"},
-    {"\"num_layers\": 2", "\"num_layers\": -2",
-     "c.json:3:19: model.num_layers: -2 is out of range"},
-    {"\"num_layers\": 2", "\"hidden_dropout\": 1.5",
-     "c.json:3:23: model.hidden_dropout: 1.5 is out of range"},
-    {"\"num_layers\": 2", "\"swiglu\": \"yes\"", "c.json:3:15: model.swiglu: expected"},
-    {"\"num_layers\": 2", "\"normalization\": \"rmsnorm\"", "c.json:3:22: model.normalization: "},
-    {"\"expert_binding\": \"dp\"", "\"expert_binding\": \"pp\"",
-     "c.json:14:23: parallel.expert_binding: "},
-    {"\"model\": {", "\"model\": 3, \"x\": {", "c.json:2:12: model: expected an object"},
-    {"\"num_layers\": 2,", "\"num_layers\": 2", "c.json:4:5: not valid JSON: "},
-    {"\"num_threads\": 1 }\n}\n", "\"num_threads\": 1 }\n}\n{}\n", "c.json:25:1: not valid JSON: "},
     {"\"num_threads\": 1 }\n}\n", "\"num_threads\": 1 }\n",
      "c.json:1:1: not valid JSON: this '{' is never closed"},
-    {"\"num_layers\": 2", "\"num_layers\": 02", "c.json:3:"},
-    {good_config, "[]", "c.json:1:1: expected an object of sections"},
     {good_config, "", "c.json:1:1: not valid JSON: "},
-    {"\"num_layers\": 2", "\"num_layers\": 2 /* no end", "c.json:3:"},
     /* --- the model */
     {"\"num_attention_heads\": 4", "\"num_attention_heads\": 6",
      "c.json:6:5: model.num_attention_heads: hidden_size 16 does not divide by 6 heads; 4 or 8 "
@@ -140,8 +120,6 @@ static const mistake mistakes[] = {
     {"\"expert_binding\": \"dp\"", "\"expert_binding\": \"tp\", \"expert_tensor_parallel_size\": 2",
      "c.json:14:29: parallel.expert_tensor_parallel_size 2: with expert_binding tp every expert "
      "is"},
-    {"\"tensor_model_parallel_size\": 1", "\"pipeline_schedule\": \"interlaced\"",
-     "c.json:13:26: parallel.pipeline_schedule: "},
     /* --- batches, optimizer, data */
     {"\"train_iters\": 2", "\"micro_batch_size\": 3",
      "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 3; 3 or 6 "
@@ -156,10 +134,6 @@ static const mistake mistakes[] = {
      "c.json:18:19: train.adam_beta1: 0.99999999 is out of range: 0 to 0.99999994"},
     {"\"train_iters\": 2", "\"lr\": 1e-46",
      "c.json:18:11: train.lr: 1e-46 is too small: 0 in single precision"},
-    {"\"train_iters\": 2", "\"adam_beta2\": 1", "c.json:18:19: train.adam_beta2: 1 is out of"},
-    {"\"train_iters\": 2", "\"optimizer\": \"mouon\"", "c.json:18:18: train.optimizer: "},
-    {"\"train_iters\": 2", "\"muon_num_ns_steps\": 0",
-     "c.json:18:26: train.muon_num_ns_steps: 0 is out of range: 1 to 100"},
     {"\"expert_binding\": \"dp\"\n  },\n  \"train\": {",
      "\"data_parallel_sharding_strategy\": \"optim_grads_params\"\n  },\n  \"train\": {\n"
      "    \"optimizer\": \"muon\",",
@@ -320,16 +294,8 @@ static const misuse words[] = {
      "--set lr_warmup_iters=3: train.lr_warmup_iters: a warm-up of 3 steps in a run of 2 "},
     {{"--set", "lr_decay_style=WSD", "--set", "lr_wsd_decay_iters=3"},
      "--set lr_wsd_decay_iters=3: train.lr_wsd_decay_iters: a decay of 3 steps in a run of 2 "},
-    {{"--set", "offload.experts=disk"}, "--set offload.experts=disk: expected "},
-    {{"--set", "step_limit_s=0"}, "--set step_limit_s=0: 0 is out of range: 1 to "},
-    {{"--set", "save_limit_s=-5"}, "--set save_limit_s=-5: -5 is out of range: 1 to "},
-    {{"--set", "limit_factor=0.5"}, "--set limit_factor=0.5: 0.5 is out of range: "},
-    {{"--set", "offload.kept=1.5"}, "--set offload.kept=1.5: 1.5 is out of range: "},
     {{"--set", "offload.experts=host", "--set", "offload.kept=-0.5"},
      "--set offload.kept=-0.5: offload.kept: -0.5 is out of range: a share of 0 to 1, or -1\n"},
-    {{"--set", "offload.slots=1"}, "--set offload.slots=1: 1 is out of range: 2 to "},
-    {{"--set", "offload.host_memory_limit=-1"},
-     "--set offload.host_memory_limit=-1: -1 is out of range: "},
     {{"--set", "offload.experts=host", "--set", "moe_num_partitions=4"},
      "--set moe_num_partitions=4: parallel.moe_num_partitions: 4 with offload.experts host: an "
      "expert's weights go up once for all its rows; 1 would, or moe_partition_by experts\n"},
@@ -355,7 +321,6 @@ static const misuse words[] = {
     {{"--set", "offload.experts=host", "--set", "offload.placement=balanced", "--set",
       "offload.order=layer"},
      "--set offload.placement=balanced: offload.placement: balanced with offload.order layer, "},
-    {{"--set", "offload.replicas=0"}, "--set offload.replicas=0: 0 is out of range: "},
     {{"--set", "offload.experts=host", "--set", "moe_memory_reuse=s1"},
      "--set moe_memory_reuse=s1: parallel.moe_memory_reuse: reuses buffers of partitions, and "},
     /* --- the model */
@@ -421,17 +386,6 @@ static const misuse words[] = {
     {{"--mesh", "pp=2,layout=Et|t|L"},
      "--mesh pp=2,layout=Et|t|L: parallel.pipeline_model_parallel_layout: \"Et|t|L\" has 3 stages, "
      "which do not divide over 2 ranks; 2 or 4 would\n"},
-    {{"--mesh", "pp=2,layout=t|tL"},
-     "--mesh pp=2,layout=t|tL: parallel.pipeline_model_parallel_layout: \"t|tL\", character 1: the "
-     "first layer is E\n"},
-    {{"--mesh", "pp=2,layout=t|EtL"},
-     "--mesh pp=2,layout=t|EtL: parallel.pipeline_model_parallel_layout: \"t|EtL\", character 1: "
-     "the first layer is E\n"},
-    {{"--mesh", "pp=2,layout=Et|t"},
-     "--mesh pp=2,layout=Et|t: parallel.pipeline_model_parallel_layout: \"Et|t\" has no L\n"},
-    {{"--mesh", "pp=2,layout=Et|Lt"},
-     "--mesh pp=2,layout=Et|Lt: parallel.pipeline_model_parallel_layout: \"Et|Lt\", character 5: "
-     "nothing comes after L\n"},
     {{"--mesh", "pp=2,vp=2"},
      "--mesh pp=2,vp=2: parallel.num_virtual_stages_per_pipeline_rank: 4 stages for 2 layers"},
     {{"--mesh", "pp=2", "--set", "num_layers_per_virtual_pipeline_stage=2"},
@@ -444,29 +398,9 @@ static const misuse words[] = {
      "parallel.microbatch_group_size_per_virtual_pipeline_stage: 1 micro-batches; a group has at "
      "least as many as there are ranks in the pipeline, 2\n"},
     {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
-      "pipeline_schedule_file=missing.csv"},
-     "--set pipeline_schedule_file=missing.csv: parallel.pipeline_schedule_file: missing.csv: line "
-     "1: 0B0 is missing\n"},
-    {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
-      "pipeline_schedule_file=repeated.csv"},
-     "--set pipeline_schedule_file=repeated.csv: parallel.pipeline_schedule_file: repeated.csv: "
-     "line 1, column 2, \"0F0\": repeated\n"},
-    {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
       "pipeline_schedule_file=premature.csv"},
      "--set pipeline_schedule_file=premature.csv: parallel.pipeline_schedule_file: premature.csv: "
      "line 2, column 2, \"1B0\": premature: 1F0 has not come\n"},
-    {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
-      "pipeline_schedule_file=short.csv"},
-     "--set pipeline_schedule_file=short.csv: parallel.pipeline_schedule_file: short.csv: 1 line "
-     "for 2 ranks\n"},
-    {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set", "pipeline_schedule_file=long.csv"},
-     "--set pipeline_schedule_file=long.csv: parallel.pipeline_schedule_file: long.csv: line 3: "
-     "more lines than 2 ranks\n"},
-    {{"--mesh", "pp=2", "--set", "global_batch_size=2", "--set",
-      "pipeline_schedule_file=circle.csv"},
-     "--set pipeline_schedule_file=circle.csv: parallel.pipeline_schedule_file: circle.csv: the "
-     "order of compute never ends: rank 0 stands at 0B1 (line 1, column 2) and waits for 1B1 of "
-     "rank 1, rank 1 stands at 1F0 (line 2, column 1) and waits for 0F0 of rank 0\n"},
     {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set", "pipeline_schedule_file=none.csv"},
      "--set pipeline_schedule_file=none.csv: parallel.pipeline_schedule_file: none.csv: No such "
      "file or directory\n"},
@@ -476,42 +410,24 @@ static const misuse words[] = {
     {{"--mesh", "dp=2", "--set", "device.comm=nccl"},
      "--set device.comm=nccl: device.comm: nccl moves data between GPUs, and device.kind is cpu"},
     {{"--mesh", "pt=2"}, "--mesh pt: unknown name; did you mean tp?"},
-    {{"--mesh", "tp=2,tp=2"}, "--mesh tp: given twice"},
-    {{"--mesh", "tp"}, "--mesh 'tp': not name=value"},
-    {{"--mesh", "tp=two"}, "--mesh tp=two: expected an integer of 1 to 1048576 ranks, got \"two\""},
-    {{"--mesh", "binding=pp"},
-     "--mesh binding=pp: expected tp or dp, got \"pp\"; did you mean tp?"},
     {{"--mesh", "dp=2", "--set", "trace_ranks=[0, 2]"},
      "--set trace_ranks=[0, 2]: log.trace_ranks: no rank 2 among 2 ranks"},
     {{"--mesh", "dp=2", "--set", "trace_ranks=[1, 0, 1]"},
      "--set trace_ranks=[1, 0, 1]: log.trace_ranks: rank 1 stands there twice"},
     {{"--mesh", "tp=1048576,pp=1048576,dp=1048576"}, "a mesh of 2147483647 ranks"},
-    {{"--mesh", ""}, "--mesh '': not name=value"},
     /* --- batches, optimizer, data */
     {{"--set", "split=0,0,1"},
      "--set split=0,0,1: data.split: \"0,0,1\" leaves no share to train on; the first of training"},
-    {{"--set", "device.kind=gpu"},
-     "--set device.kind=gpu: expected cpu or cuda, got \"gpu\"; did you mean cuda?"},
     {{"--set", "device.pace_link=5"},
      "--set device.pace_link=5: device.pace_link: 5 is out of range: 0, or 1e+06 to 1e+14 bytes/s"},
     {{"--set", "device.pace_file=5"},
      "--set device.pace_file=5: device.pace_file: 5 is out of range: 0, or 1e+06 to 1e+14 bytes/s"},
-    {{"--set", "device.pace_work=gemms"},
-     "--set device.pace_work=gemms: expected experts or all, got \"gemms\""},
     {{"--set", "reset_position_ids=true", "--set", "eod_token=257"},
      "--set eod_token=257: data.eod_token: 257 is outside a vocabulary of 257"},
     /* --- the command line */
     {{"--set", "num_layer=2"}, "--set num_layer=2: unknown key; did you mean model.num_layers?"},
-    {{"--set", "modle.num_layers=2"},
-     "--set modle.num_layers=2: unknown section; did you mean model?"},
-    {{"--set", "train.num_layers=2"},
-     "--set train.num_layers=2: num_layers belongs to section model"},
-    {{"--set", "num_layers"}, "--set num_layers: expected key=value"},
-    {{"--set", "num_layers=two"}, "--set num_layers=two: expected"},
     {{"--set", "num_attention_heads=5"},
      "--set num_attention_heads=5: model.num_attention_heads: hidden_size 16 does not divide"},
-    {{"--frobnicate"}, "--frobnicate: unknown option; see weft train --help"},
-    {{"--mseh", "dp=2"}, "--mseh: unknown option; did you mean --mesh?"},
     {{"--out", "other"}, "--out: given twice"},
 #ifndef WEFT_HAS_CUDA
     {{"--set", "device.kind=cuda", "--mesh", "dp=2"},
@@ -550,21 +466,13 @@ static const misuse misuses[] = {
     {{"train", ".", "--out", "run"}, "weft train: .: not a regular file\n"},
     {{"train", "pipe", "--out", "run"}, "weft train: pipe: not a regular file\n"},
     {{"generate", "run"}, "weft generate: --prompt TEXT is missing; see weft"},
-    {{"generate", "run", "--prompt", "a", "--num-tokens", "x"},
-     "weft generate: --num-tokens x: expected an integer of 1 to 1000000000, got \"x\"\n"},
     {{"generate", "run", "--prompt", "a", "--num-tokens", "-3"},
      "weft generate: --num-tokens -3: -3 is out of range: 1 to 1000000000\n"},
     {{"plan", "config.json", "--cluster", "c.json", "--search", "--nodes", "2,,3"},
      "weft plan: --nodes \"\": expected an integer of 1 to 100000, got "
      "\"\"\n"},
-    {{"generate", "run", "--prompt", "a", "--num-tokens", "3x"},
-     "weft generate: --num-tokens 3x: "},
     {{"generate", "run", "--prompt", "a", "--temperature", "-0.1"},
      "weft generate: --temperature -0.1: -0.1 is out of range: at least 0\n"},
-    {{"generate", "run", "--prompt", "a", "--temperature", "nan"},
-     "weft generate: --temperature nan: expected a number of at least 0, got \"nan\"\n"},
-    {{"generate", "run", "--prompt", "a", "--temperature=inf"},
-     "weft generate: --temperature inf: "},
     {{"generate", "run", "--prompt", "a", "--seed", "9999999999999999999"},
      "weft generate: --seed 9999999999999999999: 9999999999999999999 is out of range: at most "
      "1e+15\n"},
@@ -581,12 +489,7 @@ static const misuse misuses[] = {
 static const struct {
     const char *name, *text;
 } files[] = {
-    {"missing.csv", "0F0\n1F0,1B0\n"},
-    {"repeated.csv", "0F0,0F0,0B0\n1F0,1B0\n"},
     {"premature.csv", "0F0,0B0\n,1B0,1F0\n"},
-    {"short.csv", "0F0,0B0\n"},
-    {"long.csv", "0F0,0B0\n1F0,1B0\n0F0\n"},
-    {"circle.csv", "0F1,0B1,0F0,0B0\n1F0,1B0,1F1,1B1\n"},
     {"key.json", CLUSTER "\"devcie\": {}}"},
     {"peak.json", CLUSTER "\"device\": {\"name\": \"d\", \"peak\": {\"bf16\": 312}}}"},
     {"share.json", CLUSTER "\"device\": {\"name\": \"d\", \"peak\": {\"bf16\": 312e12}, "

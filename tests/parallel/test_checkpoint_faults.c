@@ -1,10 +1,9 @@
-/* Damaged, foreign and unfitting checkpoints are refused by name; a save that is killed or cannot
- * write leaves the last one as it was. One process, no MPI. */
+/* Damaged, foreign and unfitting checkpoints are refused by name; a save that cannot write leaves
+ * the last one as it was. One process, no MPI. Saves that are killed, between any two of their
+ * calls: test_checkpoint_folder.c and test_checkpoint_async.c. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
 
 #include "checkpoint_tiny.h"
 
@@ -205,66 +204,12 @@ static void test_not_a_folder(const char *dir)
     tiny_release(&t);
 }
 
-/* Saves one step after the other until it is killed. */
-static void save_forever(const char *dir, int64_t first)
-{
-    tiny t;
-    if (tiny_create(&t, PLAIN)) {
-        for (int64_t step = first; save_step(&t, dir, step) == WEFT_OK; step++)
-            continue;
-    }
-    _exit(1);
-}
-
-static void test_killed(const char *dir)
-{
-    int64_t last = 0;
-    char latest[300];
-    for (int round = 0; round < 20; round++) {
-        pid_t child = fork();
-        if (child == 0)
-            save_forever(dir, last + 1);
-        struct timespec wait = {0,
-                                15000000 + (long)(weft_rng_uniform(3, 3, (uint64_t)round) * 6e7f)};
-        nanosleep(&wait, NULL);
-        wait.tv_nsec = 100000000;
-        snprintf(latest, sizeof latest, "%s/latest", dir);
-        for (int i = 0; round == 19 && i < 200 && access(latest, F_OK) != 0; i++)
-            nanosleep(&wait, NULL); /* a slow machine gets to its first checkpoint too */
-        kill(child, SIGKILL);
-        int status;
-        EXPECT(waitpid(child, &status, 0) == child && WIFSIGNALED(status), "the saver stopped");
-
-        weft_arena arena = {0};
-        const char *folder;
-        tiny t;
-        if (tiny_create(&t, PLAIN) && weft_checkpoint_resolve(dir, &arena, &folder) == WEFT_OK) {
-            weft_checkpoint_info info = {0};
-            EXPECT_OK(weft_checkpoint_read_info(folder, &info));
-            EXPECT(info.step >= last, "step %lld after %lld", (long long)info.step,
-                   (long long)last);
-            last = info.step;
-            EXPECT_OK(load(&t, folder));
-            EXPECT(visit_state(&t, last, false) == 0, "step %lld is not whole", (long long)last);
-        } else {
-            EXPECT(last == 0, "no checkpoint after step %lld: %s", (long long)last,
-                   weft_error_get()->text);
-            weft_error_clear();
-        }
-        tiny_release(&t);
-        weft_arena_release(&arena);
-    }
-    EXPECT(last > 0, "nothing was ever saved");
-}
-
 int main(void)
 {
     char root[] = "test_checkpoint_faults_XXXXXX", dir[64], folder[128];
     tiny t;
     if (!mkdtemp(root))
         return 1;
-    snprintf(dir, sizeof dir, "%s/killed", root);
-    test_killed(dir);
     snprintf(dir, sizeof dir, "%s/space", root);
     test_no_space(dir);
     test_not_a_folder(root);

@@ -172,12 +172,12 @@ void edit_open(const program_set *set, int stage, edit *out)
     }
 }
 
-void edit_close(const edit *edited, program_set *set)
+static void edit_write(const edit *edited, weft_arena *arena, weft_program *program)
 {
     void *tasks, *waits;
-    OK(weft_arena_alloc_array(&set->arena, edited->num_tasks, sizeof(weft_task), &tasks));
-    OK(weft_arena_alloc_array(&set->arena, edited->num_tasks * WEFT_TASK_MAX_WAITS,
-                              sizeof(weft_wait), &waits));
+    OK(weft_arena_alloc_array(arena, edited->num_tasks, sizeof(weft_task), &tasks));
+    OK(weft_arena_alloc_array(arena, edited->num_tasks * WEFT_TASK_MAX_WAITS, sizeof(weft_wait),
+                              &waits));
     uint32_t num_waits = 0;
     for (uint32_t i = 0; i < edited->num_tasks; i++) {
         weft_task *task = &((weft_task *)tasks)[i];
@@ -186,11 +186,15 @@ void edit_close(const edit *edited, program_set *set)
         for (uint32_t w = 0; w < task->num_waits; w++)
             ((weft_wait *)waits)[num_waits++] = edited->waits[i][w];
     }
-    weft_program *program = &set->programs[edited->stage];
     program->tasks = tasks;
     program->waits = waits;
     program->num_tasks = edited->num_tasks;
     program->num_waits = num_waits;
+}
+
+void edit_close(const edit *edited, program_set *set)
+{
+    edit_write(edited, &set->arena, &set->programs[edited->stage]);
 }
 
 void drop_wait(edit *edited, uint32_t task, uint32_t which)
@@ -265,8 +269,10 @@ void insert_task(edit *edited, uint32_t at, const weft_task *task)
 static void refuse(const edit *edited, program_set *set, program_check check, const void *of,
                    const char *error)
 {
+    static weft_arena arena;
     const weft_program whole = set->programs[edited->stage];
-    edit_close(edited, set);
+    weft_arena_reset(&arena);
+    edit_write(edited, &arena, &set->programs[edited->stage]);
     FAILS(check(of, set), WEFT_INTERNAL, error);
     set->programs[edited->stage] = whole;
 }
@@ -309,10 +315,17 @@ void every_slot_is_needed(program_set *set, int program, program_check check, co
             }
 }
 
+/* What a sanitizer sees, it sees in fewer. */
+#ifdef WEFT_SANITIZED
+enum { DEFAULT_DRAWS = 150 };
+#else
+enum { DEFAULT_DRAWS = 600 };
+#endif
+
 int property_draws(void)
 {
     const char *draws = getenv("WEFT_PROPERTY_DRAWS");
-    return draws ? atoi(draws) : 600;
+    return draws ? atoi(draws) : DEFAULT_DRAWS;
 }
 
 uint32_t next_random(uint64_t *state, uint32_t bound)

@@ -75,7 +75,7 @@ void every_task_is_needed(program_set *set, int program, program_check check, co
                           const char *error);
 void every_slot_is_needed(program_set *set, int program, program_check check, const void *of);
 
-/* How many draws of each property: $WEFT_PROPERTY_DRAWS, or 600. */
+/* How many draws of each property: $WEFT_PROPERTY_DRAWS, or 600, under a sanitizer 150. */
 int property_draws(void);
 /* Reproducible random numbers, below `bound`. */
 uint32_t next_random(uint64_t *state, uint32_t bound);

@@ -420,10 +420,11 @@ static void damage(program_set *set, uint64_t *random)
  * machine itself finds a good part of what the checker refuses, so it is a judge. */
 CASE(random_damage)
 {
-    enum { ROUNDS = 6000, RUNS = 12 };
+    enum { RUNS = 12 };
+    const int rounds = 10 * property_draws();
     uint64_t random = 2024;
     int num_accepted = 0, num_refused = 0, num_confirmed = 0;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < rounds; round++) {
         bool host_waits[16];
         weft_pipeline_shape shape = {.kind = next_random(&random, 3) == 0 ? WEFT_PIPELINE_GPIPE
                                                                           : WEFT_PIPELINE_1F1B,
@@ -460,7 +461,7 @@ CASE(random_damage)
     }
     print_message("%d refused (%d seen to go wrong), %d accepted\n", num_refused, num_confirmed,
                   num_accepted);
-    assert_true(num_refused > ROUNDS / 2 && num_accepted > ROUNDS / 20);
+    assert_true(num_refused > rounds / 2 && num_accepted > rounds / 20);
     assert_true(num_confirmed > num_refused / 2);
 }
 

@@ -8,7 +8,7 @@
 #include "schedule/pipeline/order_slots.h"
 #include "schedule/pipeline/order_time.h"
 
-enum { MAX_RANKS = 12, NUM_DRAWS = 10000 };
+enum { MAX_RANKS = 12 };
 
 /* An order with F = I = W = 1 and free messages; memory counts virtual stages in flight. */
 typedef struct timed {
@@ -340,7 +340,7 @@ CASE(draws)
 {
     uint64_t random = 21;
     int num_small = 0;
-    for (int draw = 0; draw < NUM_DRAWS; draw++) {
+    for (int draw = 0; draw < 10 * property_draws(); draw++) {
         const int kind = (int)next_random(&random, WEFT_PIPELINE_AUTO);
         const bool is_v = weft_pipeline_kind_is_v(kind);
         const int least = kind == WEFT_PIPELINE_INTERLEAVED ? 2 : 1;
