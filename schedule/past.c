@@ -17,27 +17,6 @@ static void learn(weft_past *past, const weft_past *more)
     }
 }
 
-void weft_past_add_task(weft_past *past, const weft_past *before, int lane, uint32_t index)
-{
-    learn(past, before);
-    if (past->lanes[lane].upto < index + 1)
-        past->lanes[lane].upto = index + 1;
-}
-
-void weft_past_add_wait(weft_past *past, const weft_past *before, int lane, weft_wait wait)
-{
-    weft_past more = *before;
-    if (wait.point < 0) {
-        weft_past_add_task(past, before, lane, wait.task);
-        return;
-    }
-    if (wait.point < WEFT_POINT_OWN) {
-        more.lanes[lane].partial = wait.task + 1;
-        more.lanes[lane].point = wait.point;
-    }
-    learn(past, &more);
-}
-
 bool weft_past_has(const weft_past *past, int lane, weft_wait wait)
 {
     const struct weft_lane_past *of = &past->lanes[lane];
@@ -118,7 +97,13 @@ void weft_pasts_of(const weft_pasts *pasts, int lane, uint32_t index, weft_past 
 
 void weft_pasts_add_wait(const weft_pasts *pasts, int lane, weft_wait wait, weft_past *past)
 {
-    weft_past before;
-    weft_pasts_of(pasts, lane, wait.task, &before);
-    weft_past_add_wait(past, &before, lane, wait);
+    weft_past more; /* what was done before the task started, */
+    weft_pasts_of(pasts, lane, wait.task, &more);
+    if (wait.point < 0) { /* it, */
+        more.lanes[lane].upto = wait.task + 1;
+    } else if (wait.point < WEFT_POINT_OWN) { /* or a part of it */
+        more.lanes[lane].partial = wait.task + 1;
+        more.lanes[lane].point = wait.point;
+    }
+    learn(past, &more);
 }

@@ -14,12 +14,8 @@ typedef struct weft_past {
     } lanes[WEFT_NUM_LANES];
 } weft_past;
 
-/* Add to *past a task of a lane that is done, or a wait for it that is over, and everything done
- * before it: `before` is what was done before that task started. A bucket's own point only shows
- * that its task has started; weft_past_has never confirms such a point. */
-void weft_past_add_task(weft_past *past, const weft_past *before, int lane, uint32_t index);
-void weft_past_add_wait(weft_past *past, const weft_past *before, int lane, weft_wait wait);
-/* Whether the wait for a task of the lane is over. */
+/* Whether the wait for a task of the lane is over. A bucket's own point only shows that its task
+ * has started: it never is. */
 bool weft_past_has(const weft_past *past, int lane, weft_wait wait);
 
 /* The pasts of a program's tasks. Along a lane a past only grows: what is held are its steps, which
