@@ -101,8 +101,12 @@ typedef struct tally {
     size_t dropped, named, together;
 } tally;
 
+enum { NUM_UPDATE_LANES = 3 };
+static const char *const update_lanes[NUM_UPDATE_LANES] = {"host", "reduce", "to_device"};
+
 static struct {
-    size_t notes, operations; /* ordered */
+    size_t notes, operations;        /* ordered */
+    tally updates[NUM_UPDATE_LANES]; /* all of a case */
     tally waits[NUM_KINDS], records[NUM_KINDS], tasks[2] /* of steps, of bodies */;
     size_t uploads; /* waits for updates where nothing else orders them, all named */
 } sum;
@@ -219,16 +223,18 @@ static bool races(const note_trainer *n, const weft_noted *notes, size_t count,
     return race.notes[0] != NULL;
 }
 
-typedef enum drop_set { ONE, OF_ONE_RECORD, BESIDE } drop_set;
+typedef enum drop_set { ONE, OF_ONE_RECORD, BESIDE, ALL_UPDATES } drop_set;
 
 /* Whether the note goes with the one at `at`: itself; a wait of the same lane for the same record;
- * also those around it, with no work of the lane between. */
+ * also those around it, with no work of the lane between; or all that are for experts' updates. */
 static bool goes(const note_trainer *n, const droppable *d, size_t at, drop_set set,
                  const size_t around[2], size_t i)
 {
     const weft_noted *note = &n->notes[i];
     if (i == at || set == ONE || note->kind != WEFT_NOTED_WAIT || note->lane != n->notes[at].lane)
         return i == at;
+    if (set == ALL_UPDATES)
+        return kind_of(&n->trainer, note->event) == OF_UPDATE;
     return d->record_of[i] == d->record_of[at] ||
            (set == BESIDE && i > around[0] && i < around[1] && !note_trainer_ends(note->event));
 }
@@ -269,6 +275,25 @@ static void drop(note_trainer *n, const droppable *d, int kind)
         waits->together += races_without(n, d, wait, BESIDE);
     records->dropped++;
     records->named += races_without(n, d, d->record_of[other] - 1, ONE);
+}
+
+/* All waits of a lane for the update of the step before. One alone is most often redundant, since
+ * the lane has waited for an expert that was stepped later. */
+static void drop_updates(const note_trainer *n, const droppable *d)
+{
+    const weft_trainer *t = &n->trainer;
+    const weft_lane *lanes[NUM_UPDATE_LANES] = {
+        t->lanes[WEFT_LANE_HOST], t->lanes[WEFT_LANE_REDUCE],
+        t->model->tier ? t->model->tier->lanes[WEFT_LANE_TO_DEVICE] : NULL};
+    for (int lane = 0; lane < NUM_UPDATE_LANES; lane++) {
+        size_t k = 0;
+        while (k < d->num[OF_UPDATE] && n->notes[d->waits[OF_UPDATE][k]].lane != lanes[lane])
+            k++;
+        if (k == d->num[OF_UPDATE])
+            continue;
+        sum.updates[lane].dropped++;
+        sum.updates[lane].named += races_without(n, d, d->waits[OF_UPDATE][k], ALL_UPDATES);
+    }
 }
 
 /* The step's program, or one of bodies. */
@@ -354,6 +379,7 @@ static void run(const note_trainer_case *c)
     droppable d = find_droppable(&n);
     if (strcmp(c->set[0], HOST) == 0 && !c->set[1])
         check_uploads(&n, &d, name);
+    drop_updates(&n, &d);
     for (int i = 0; i < DROPS; i++)
         drop(&n, &d, i % NUM_KINDS);
     release_droppable(&d);
@@ -379,6 +405,8 @@ int main(void)
         tell("waits", kind_texts[k], &sum.waits[k]);
         tell("records", kind_texts[k], &sum.records[k]);
     }
+    for (int k = 0; k < NUM_UPDATE_LANES; k++)
+        tell("updates", update_lanes[k], &sum.updates[k]);
     tell("of tasks", "steps' programs", &sum.tasks[0]);
     tell("of tasks", "bodies", &sum.tasks[1]);
     for (int k = 0; k < NUM_KINDS; k++)
@@ -388,6 +416,9 @@ int main(void)
     for (int k = 0; k < 2; k++)
         EXPECT(sum.tasks[k].dropped >= 100 && 2 * sum.tasks[k].named >= sum.tasks[k].dropped,
                "nobody needs the waits of programs");
+    for (int k = 0; k < NUM_UPDATE_LANES; k++)
+        EXPECT(sum.updates[k].named >= (k == NUM_UPDATE_LANES - 1 ? 15 : 1),
+               "nobody needs the waits of %s for updates", update_lanes[k]);
     EXPECT(sum.uploads >= 30, "only %zu waits of uploads", sum.uploads);
     return expect_finish();
 }
