@@ -13,14 +13,6 @@ static void learn(struct weft_lane_past *mine, const struct weft_lane_past *othe
     }
 }
 
-void weft_past_add_task(weft_past *past, const weft_past *before, int lane, uint32_t index)
-{
-    for (int other = 0; other < WEFT_NUM_LANES; other++)
-        learn(&past->lanes[other], &before->lanes[other]);
-    if (past->lanes[lane].upto < index + 1)
-        past->lanes[lane].upto = index + 1;
-}
-
 bool weft_past_has(const weft_past *past, const weft_task *tasks, weft_wait wait)
 {
     if (wait.task == WEFT_STEP_BEFORE || wait.point == WEFT_POINT_LANDED)

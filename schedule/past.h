@@ -14,9 +14,6 @@ typedef struct weft_past {
     } lanes[WEFT_NUM_LANES];
 } weft_past;
 
-/* Adds to *past a task of a lane that is done, and everything done before it: `before` is what was
- * done before that task started. */
-void weft_past_add_task(weft_past *past, const weft_past *before, int lane, uint32_t index);
 /* Whether the wait for one of the tasks is over; of a landing and of the step before nothing says
  * so. */
 bool weft_past_has(const weft_past *past, const weft_task *tasks, weft_wait wait);

@@ -65,13 +65,14 @@ static weft_status keep_ranges(weft_lane *lane, const weft_noted *noted, const w
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-/* From this size on host memory is mapped without a reserve: nobody touches what layers offload. */
+/* From this size on host memory is mapped without a reserve: nobody touches what layers offload.
+ * All of it is zero: hosts read there what nobody writes. */
 enum { MAPPED_BYTES = 1 << 22 };
 
 static void *pinned(size_t bytes)
 {
     if (bytes < MAPPED_BYTES)
-        return malloc(bytes + 1);
+        return calloc(1, bytes + 1);
     void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return map == MAP_FAILED ? NULL : map;

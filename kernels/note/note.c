@@ -543,6 +543,17 @@ KERNEL(random_normal)
 WEFT_KERNEL_LIST(NOTE)
 #undef NOTE
 
+#define NOTE_HOST(name)                                                                            \
+    weft_status weft_note_host_##name(weft_lane *lane, const weft_##name##_args *args)             \
+    {                                                                                              \
+        return note_##name##_ranges(lane, args);                                                   \
+    }
+NOTE_HOST(adamw)
+NOTE_HOST(add)
+NOTE_HOST(sum_squares)
+NOTE_HOST(find_not_finite)
+#undef NOTE_HOST
+
 typedef weft_kernel_operations operations;
 
 static void add(operations *out, weft_operation o)

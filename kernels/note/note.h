@@ -18,6 +18,15 @@ typedef struct weft_kernel_operations {
  * An unknown kernel, or one that no pass calls, has none. */
 weft_kernel_operations weft_kernel_operations_of(const char *kernel, const void *args);
 
+/* Note what a function of the lane, enqueued next, reads and writes as it calls a kernel of the
+ * host (kernels/host.h) with these arguments; elsewhere they do nothing (weft_note_ranges). */
+weft_status weft_note_host_adamw(weft_lane *lane, const weft_adamw_args *args) WEFT_CHECKED;
+weft_status weft_note_host_add(weft_lane *lane, const weft_add_args *args) WEFT_CHECKED;
+weft_status weft_note_host_sum_squares(weft_lane *lane,
+                                       const weft_sum_squares_args *args) WEFT_CHECKED;
+weft_status weft_note_host_find_not_finite(weft_lane *lane,
+                                           const weft_find_not_finite_args *args) WEFT_CHECKED;
+
 /* What an argument that points to memory points to; indices are of rows, experts or tokens. */
 typedef enum weft_pointer_kind {
     WEFT_POINTER_NUMBERS,

@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/device/device.h"
 #include "kernels/host.h"
+#include "kernels/note/note.h"
 #include "layers/tier/internal.h"
 
 /* --- the clock ----------------------------------------------------------------------------- */
@@ -326,15 +327,6 @@ static weft_status add(const void *raw)
     return weft_host_add(&a->args, a->num_threads);
 }
 
-static weft_status note_addition(const weft_add_args *a, weft_lane *lane)
-{
-    const size_t bytes = a->count * sizeof(float);
-    const weft_range ranges[] = {
-        {.name = "staging", .base = a->b, .bytes = bytes},
-        {.name = "gradient", .base = a->y, .bytes = bytes, .writes = true}};
-    return weft_note_ranges(lane, "accumulate", ranges, 2);
-}
-
 static weft_status run_accumulate(const work *w, const weft_task *task, weft_lane *lane)
 {
     weft_tier_run *t = w->tier;
@@ -350,7 +342,7 @@ static weft_status run_accumulate(const work *w, const weft_task *task, weft_lan
         WEFT_ARGS(weft_add_args, .count = weft_tier_section(t)->buckets[own].count,
                   .dtype = WEFT_F32, .a = gradient, .b = staging->memory, .y = gradient),
         t->setup.num_threads};
-    WEFT_TRY(note_addition(&sum.args, lane));
+    WEFT_TRY(weft_note_host_add(lane, &sum.args));
     WEFT_TRY(weft_lane_submit(lane, "accumulate", add, &sum, sizeof sum));
     WEFT_TRY(give_record(t, bucket, lane));
     WEFT_TRY(weft_lane_record(lane, staging->free));

@@ -5,7 +5,9 @@
 #include <weft/kernels.h>
 
 #include "core/clock.h"
+#include "core/device/device.h"
 #include "kernels/host.h"
+#include "kernels/note/note.h"
 #include "parallel/optimizer/internal.h"
 
 weft_status weft_optimizer_take(const weft_optimizer *o, int bucket, unsigned reads,
@@ -94,18 +96,25 @@ typedef struct squares {
     const float *grad; /* of its first element */
 } squares;
 
+/* Those of one run. */
+static weft_sum_squares_args args_of(const squares *s, int i)
+{
+    const weft_optimizer *o = s->optimizer;
+    const weft_norm_run *run = &o->part.norm_runs[i];
+    const size_t at = o->part.pieces[run->first_piece].at - s->owned->first;
+    return WEFT_ARGS(weft_sum_squares_args, .count = run->count, .x = s->grad + at,
+                     .sum = &o->norm.host_sums[i]);
+}
+
 static weft_status sum_squares(const void *raw)
 {
     const squares *s = raw;
     weft_optimizer *o = s->optimizer;
     const double start = weft_now_us();
     for (int i = s->owned->first_norm; i < s->owned->end_norm; i++) {
-        const weft_norm_run *run = &o->part.norm_runs[i];
-        const float *grad = s->grad + (o->part.pieces[run->first_piece].at - s->owned->first);
-        o->norm.host_sums[i] = 0;
-        WEFT_TRY(weft_host_sum_squares(&WEFT_ARGS(weft_sum_squares_args, .count = run->count,
-                                                  .x = grad, .sum = &o->norm.host_sums[i]),
-                                       o->options.host_threads));
+        const weft_sum_squares_args args = args_of(s, i);
+        *args.sum = 0;
+        WEFT_TRY(weft_host_sum_squares(&args, o->options.host_threads));
     }
     count_time(&o->host_ns, start);
     return WEFT_OK;
@@ -133,6 +142,9 @@ weft_status weft_optimizer_clear(weft_optimizer *o, int bucket, weft_lane *lane)
     const clearing c = {
         weft_parameters_grad(o->parameters, owned->section, owned->bucket, b->offset),
         b->count * sizeof(float), o->options.host_threads};
+    const weft_range range = {
+        .name = "gradient", .base = c.memory, .bytes = c.bytes, .writes = true};
+    WEFT_TRY(weft_note_ranges(lane, "an expert's gradient", &range, 1));
     WEFT_TRY(weft_lane_submit(lane, "an expert's gradient", zero, &c, sizeof c));
     return weft_optimizer_give(o, bucket, lane);
 }
@@ -143,10 +155,15 @@ weft_status weft_optimizer_square(weft_optimizer *o, int bucket, weft_lane *lane
     const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned);
     WEFT_TRY(weft_optimizer_take(o, bucket, WEFT_RECORD_G, 0, lane));
     for (int i = 0; i < num_owned; i++) {
-        const float *grad =
-            weft_parameters_grad(o->parameters, owned[i].section, owned[i].bucket, owned[i].first);
-        WEFT_TRY(weft_lane_submit(lane, "squares of an expert's gradient", sum_squares,
-                                  &(squares){o, &owned[i], grad}, sizeof(squares)));
+        const squares s = {
+            o, &owned[i],
+            weft_parameters_grad(o->parameters, owned[i].section, owned[i].bucket, owned[i].first)};
+        for (int run = owned[i].first_norm; run < owned[i].end_norm; run++) {
+            const weft_sum_squares_args args = args_of(&s, run);
+            WEFT_TRY(weft_note_host_sum_squares(lane, &args));
+        }
+        WEFT_TRY(
+            weft_lane_submit(lane, "squares of an expert's gradient", sum_squares, &s, sizeof s));
     }
     return weft_optimizer_give(o, bucket, lane);
 }
@@ -188,5 +205,9 @@ weft_status weft_optimizer_host_adamw(weft_optimizer *o, const weft_owned *owned
         s.num_sums = 0;
     if (!owed || at_once)
         s.args.grad_scale = at_once ? NULL : o->norm.host.grad_scale;
+    const weft_range sums = {
+        .name = "sums", .base = s.sums, .bytes = (size_t)s.num_sums * sizeof *s.sums};
+    WEFT_TRY(weft_note_ranges(lane, "AdamW on the host", &sums, 1));
+    WEFT_TRY(weft_note_host_adamw(lane, &s.args));
     return weft_lane_submit(lane, "AdamW on the host", adamw, &s, sizeof s);
 }

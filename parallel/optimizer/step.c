@@ -4,6 +4,7 @@
 
 #include <weft/kernels.h>
 
+#include "core/device/device.h"
 #include "parallel/optimizer/internal.h"
 
 static weft_status sum_squares(weft_lane *lane, const float *x, size_t count, double *sum)
@@ -142,6 +143,10 @@ static weft_status enqueue_norm(weft_optimizer *o, weft_lane *lane, const double
     WEFT_TRY(sum_own(o, lane, loss));
     WEFT_TRY(weft_all_reduce(world, lane, o->norm.totals, WEFT_NUM_NORM_TOTALS, WEFT_F64,
                              WEFT_REDUCE_SUM));
+    const weft_range ranges[] = {
+        {.name = "totals", .base = o->norm.totals, .bytes = sizeof o->norm.totals},
+        {.name = "scale", .base = o->norm.host.grad_scale, .bytes = sizeof(float), .writes = true}};
+    WEFT_TRY(weft_note_ranges(lane, "gradient norm", ranges, 2));
     WEFT_TRY(weft_lane_submit(lane, "gradient norm", finish_norm, &o, sizeof(weft_optimizer *)));
     return weft_lane_copy(lane, o->norm.device.grad_scale, o->norm.host.grad_scale, sizeof(float));
 }
@@ -332,10 +337,12 @@ weft_status weft_optimizer_square_zero(weft_optimizer *o, int bucket, weft_lane 
 {
     int num_owned;
     const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned);
-    const int end = owned[num_owned - 1].end_norm;
-    return weft_lane_submit(
-        lane, "squares of no gradient", clear_sums,
-        &(zeros){o->norm.host_sums + owned->first_norm, end - owned->first_norm}, sizeof(zeros));
+    const zeros z = {o->norm.host_sums + owned->first_norm,
+                     owned[num_owned - 1].end_norm - owned->first_norm};
+    const weft_range range = {
+        .name = "sums", .base = z.sums, .bytes = (size_t)z.count * sizeof *z.sums, .writes = true};
+    WEFT_TRY(weft_note_ranges(lane, "squares of no gradient", &range, 1));
+    return weft_lane_submit(lane, "squares of no gradient", clear_sums, &z, sizeof z);
 }
 
 void weft_optimizer_owe(weft_optimizer *o, int bucket, int64_t step, double lr)

@@ -1,5 +1,6 @@
 /* Apart from look.c, which uses parameters: those of units are marked by these themselves. */
 #include "kernels/host.h"
+#include "kernels/note/note.h"
 #include "parallel/parameters/look.h"
 
 typedef struct host_look {
@@ -25,6 +26,8 @@ weft_status weft_look_at(const weft_look *look, weft_section_kind kind, int buck
                          look->host_threads};
     if (first == end)
         return WEFT_OK;
-    return on_host ? weft_lane_submit(lane, "a look at gradients", look_on_host, &h, sizeof h)
-                   : weft_find_not_finite(lane, &h.args);
+    if (!on_host)
+        return weft_find_not_finite(lane, &h.args);
+    WEFT_TRY(weft_note_host_find_not_finite(lane, &h.args));
+    return weft_lane_submit(lane, "a look at gradients", look_on_host, &h, sizeof h);
 }

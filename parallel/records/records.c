@@ -106,11 +106,27 @@ static weft_status run_turn(const void *raw)
     return WEFT_OK;
 }
 
+/* A file's read writes its place. */
+static weft_status note_turn(weft_records *r, const turn *t)
+{
+    weft_range ranges[WEFT_NUM_RECORD_PARTS];
+    size_t count = 0;
+    for (int part = 0; part < WEFT_NUM_RECORD_PARTS; part++)
+        if ((t->parts | t->zeros) & 1u << part)
+            ranges[count++] =
+                (weft_range){.name = "place",
+                             .base = part_at(r, t->place, part),
+                             .bytes = weft_spill_padded_bytes(r->options.sizes.part_bytes[part]),
+                             .writes = !t->is_write};
+    return weft_note_ranges(r->lane, "experts' file", ranges, count);
+}
+
 /* Behind the work enqueued on the place before, and ahead of what follows. */
 static weft_status enqueue(weft_records *r, const turn *t)
 {
     weft_event *last = r->places[t->place].last;
     WEFT_TRY(weft_lane_wait(r->lane, last));
+    WEFT_TRY(note_turn(r, t));
     WEFT_TRY(weft_lane_submit(r->lane, "experts' file", run_turn, t, sizeof *t));
     return weft_lane_record(r->lane, last);
 }

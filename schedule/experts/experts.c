@@ -50,7 +50,8 @@ static weft_status check_shape(const weft_experts_shape *s)
     return WEFT_OK;
 }
 
-int weft_experts_place(const weft_experts_shape *s, weft_slot_kind holds, int position)
+/* The index of the position's slot within a kind (experts.h). */
+static int place_of(const weft_experts_shape *s, weft_slot_kind holds, int position)
 {
     switch (holds) {
     case WEFT_SLOT_EXPERT_WEIGHTS:
@@ -141,7 +142,7 @@ static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int po
         const weft_slot_kind holds = weft_value_slot_kind((int)value);
         if (has_operand(w, &task, value))
             task.operands[i] =
-                w->builder ? w->first[holds] + weft_experts_place(w->shape, holds, position) : 0;
+                w->builder ? w->first[holds] + place_of(w->shape, holds, position) : 0;
     }
     if (w->builder)
         return weft_program_append(w->builder, &task, waits, num_waits, out_index);
@@ -251,7 +252,7 @@ static weft_status check_places(const weft_experts_shape *shape, const weft_prog
             if (slot < 0)
                 continue;
             const weft_slot_kind holds = (weft_slot_kind)program->slots[slot].holds;
-            const int place = weft_experts_place(shape, holds, task->expert);
+            const int place = place_of(shape, holds, task->expert);
             if (numbers[slot] != place)
                 return WEFT_ERROR(WEFT_INTERNAL,
                                   "%s, task %u: expert %d is in slot %d, which is number %d of %s, "

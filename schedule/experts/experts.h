@@ -80,9 +80,6 @@ typedef struct weft_experts_shape {
     int num_places;   /* experts in a file: places in host memory; 0: no file */
 } weft_experts_shape;
 
-/* The index of the position's slot within a kind from the list above. */
-int weft_experts_place(const weft_experts_shape *shape, weft_slot_kind holds, int position);
-
 /* One direction's program. Errors: WEFT_CONFIG for a shape out of range; WEFT_MEMORY. */
 weft_status weft_program_experts(const weft_experts_shape *shape, bool backward, weft_arena *arena,
                                  weft_program *out) WEFT_CHECKED;

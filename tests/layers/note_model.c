@@ -21,12 +21,8 @@ static weft_status read_options(note_model *m, const note_case *c)
     return weft_model_options_resolve(&m->options);
 }
 
-static weft_status create_groups(note_model *m, const note_case *c)
+weft_status note_groups_create(weft_groups *g)
 {
-    weft_groups *g = &m->groups;
-    WEFT_TRY(weft_mesh_build(&m->parallel, c->world, m->options.num_experts, &g->mesh));
-    g->coords = weft_mesh_coords(&g->mesh, c->rank);
-    WEFT_TRY(weft_comm_create_note("world", WEFT_AXIS_NONE, c->rank, c->world, &g->world));
     for (weft_axis axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++)
         WEFT_TRY(weft_comm_create_note(weft_axis_text(axis), axis, g->coords.at[axis],
                                        g->coords.size[axis], &g->by_axis[axis]));
@@ -41,14 +37,21 @@ static weft_status create_groups(note_model *m, const note_case *c)
                           : WEFT_OK;
 }
 
+static weft_status create_groups(note_model *m, const note_case *c)
+{
+    weft_groups *g = &m->groups;
+    WEFT_TRY(weft_mesh_build(&m->parallel, c->world, m->options.num_experts, &g->mesh));
+    g->coords = weft_mesh_coords(&g->mesh, c->rank);
+    WEFT_TRY(weft_comm_create_note("world", WEFT_AXIS_NONE, c->rank, c->world, &g->world));
+    return note_groups_create(g);
+}
+
 static weft_status create_device(note_model *m)
 {
     WEFT_TRY(weft_device_create_note(&m->device));
     weft_notes_keep_ranges(m->device);
     WEFT_TRY(weft_lane_create(m->device, 0, "compute", &m->compute));
     WEFT_TRY(weft_lane_create(m->device, 1, "reduce", &m->reduce));
-    WEFT_TRY(weft_lane_create(m->device, 1, "the host's steps", &m->host));
-    WEFT_TRY(weft_lane_create(m->device, 1, "refresh", &m->refresh));
     for (int i = 0; i < 2 * NOTE_PASSES; i++)
         WEFT_TRY(weft_device_alloc(m->device, WEFT_SPACE_DEVICE, ROW_BYTES, "rows", &m->rows[i]));
     const int cp = m->groups.mesh.cp;
@@ -85,15 +88,12 @@ weft_status note_model_create(note_model *m, const note_case *c)
                               .num_deferred = c->halves ? NOTE_PASSES : 0,
                               .recompute = &recompute,
                               .offload = c->offloads ? &offload : NULL,
-                              .tier = c->tier.experts ? &c->tier : NULL,
                               .accumulates = true,
-                              .host_threads = 1,
                               .moe = c->moe};
     m->halves = c->halves;
     m->pairs = c->pairs;
     WEFT_TRY(weft_model_create(&setup, NULL, &m->model));
     weft_model_use_reduce_lane(m->model, m->reduce);
-    WEFT_TRY(weft_model_reset_tier(m->model));
     weft_notes_clear(m->device);
     return WEFT_OK;
 }
@@ -106,8 +106,6 @@ void note_model_release(note_model *m)
             weft_device_free(m->device, WEFT_SPACE_DEVICE, m->rows[i], ROW_BYTES);
     weft_lane_destroy(m->compute);
     weft_lane_destroy(m->reduce);
-    weft_lane_destroy(m->host);
-    weft_lane_destroy(m->refresh);
     for (int axis = 0; axis < WEFT_NUM_AXES; axis++)
         weft_comm_destroy(m->groups.by_axis[axis]);
     weft_comm_destroy(m->groups.embedding);
@@ -196,40 +194,8 @@ static weft_status finish(note_model *m, int slot)
     return weft_model_enqueue(m->model);
 }
 
-/* As the trainer's update does (schedule/pipeline/update.h). */
-static weft_status step_expert(note_model *m, int bucket)
-{
-    const weft_parameters *p = weft_model_parameters(m->model);
-    const weft_bucket *b = &weft_parameters_section(p, WEFT_SECTION_EXPERT)->buckets[bucket];
-    const weft_range ranges[] = {
-        {.name = "gradient",
-         .base = weft_parameters_grad(p, WEFT_SECTION_EXPERT, bucket, b->offset),
-         .bytes = b->count * sizeof(float)},
-        {.name = "weights",
-         .base = weft_parameters_weight(p, WEFT_SECTION_EXPERT, bucket, b->offset),
-         .bytes = b->count * weft_dtype_bytes(weft_parameters_dtype(p)),
-         .writes = true}};
-    WEFT_TRY(weft_lane_wait(m->host, weft_model_landed(m->model, bucket)));
-    WEFT_TRY(weft_note_ranges(m->host, "AdamW on the host", ranges, 2));
-    weft_model_change(m->model, bucket);
-    return weft_model_end_update(m->model, bucket, m->host);
-}
-
-static weft_status step_experts(note_model *m)
-{
-    const weft_section *experts =
-        weft_parameters_section(weft_model_parameters(m->model), WEFT_SECTION_EXPERT);
-    for (int b = 0; m->model->tier && b < experts->num_buckets; b++)
-        if (weft_model_has_gradient(m->model, b))
-            WEFT_TRY(step_expert(m, b));
-    for (int b = 0; m->model->tier && b < experts->num_buckets; b++)
-        WEFT_TRY(weft_model_refresh(m->model, b, m->refresh));
-    return WEFT_OK;
-}
-
 weft_status note_model_step(note_model *m, int micro_batches)
 {
-    weft_model_begin_tier(m->model, true);
     weft_model_clear_metrics(m->model);
     for (int i = 0; m->pairs && i <= micro_batches + 1; i++) {
         if (i > 1)
@@ -248,5 +214,5 @@ weft_status note_model_step(note_model *m, int micro_batches)
         if (i >= NOTE_PASSES - 1 && i < micro_batches + NOTE_PASSES - 1)
             WEFT_TRY(backward(m, (i + 1 - NOTE_PASSES) % NOTE_PASSES));
     }
-    return step_experts(m);
+    return WEFT_OK;
 }

@@ -17,7 +17,6 @@ typedef struct note_case {
     bool offloads;
     bool halves; /* backwards are in two halves */
     bool pairs;  /* a forward and the backward of the micro-batch before are one pair */
-    weft_tier_options tier;
 } note_case;
 
 enum { NOTE_PASSES = 2 };
@@ -27,7 +26,7 @@ typedef struct note_model {
     weft_parallel_options parallel;
     weft_groups groups;
     weft_device *device;
-    weft_lane *compute, *reduce, *host, *refresh;
+    weft_lane *compute, *reduce;
     weft_model *model;
     bool halves, pairs;
     weft_sequence_cut cut;
@@ -35,10 +34,11 @@ typedef struct note_model {
     void *rows[2 * NOTE_PASSES]; /* between stages: what comes and goes, and tokens */
 } note_model;
 
+/* The groups of a mesh, at these coordinates. */
+weft_status note_groups_create(weft_groups *groups) WEFT_CHECKED;
 weft_status note_model_create(note_model *m, const note_case *c) WEFT_CHECKED;
 void note_model_release(note_model *m);
-/* A step: forward, forward, backward, backward, ... of that many micro-batches; then the host steps
- * experts beyond the device, each behind the landing of its gradient. */
+/* A step: forward, forward, backward, backward, ... of that many micro-batches. */
 weft_status note_model_step(note_model *m, int micro_batches) WEFT_CHECKED;
 
 #endif

@@ -3,16 +3,15 @@
  *
  * Then waits and records are dropped at random, one at a time. Each is named, or it is redundant:
  * the proof holds without it. Whoever drops a wait of an MoE layer's or an attention layer's
- * program, which schedule/'s checkers call necessary, is named. A chunk's passes and experts beyond
- * the device wait for rings' events beside their programs' waits: there two waits of a task may
- * order the same, and the task is named without both, unless its lane has waited for them before.
- */
+ * program, which schedule/'s checkers call necessary, is named. A chunk's passes wait for rings'
+ * events beside their programs' waits: there two waits of a task may order the same, and the task
+ * is named without both, unless its lane has waited for them before. Of experts beyond the device
+ * and whole steps: tests/launcher/races_steps.c. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "layers/context/context.h"
 #include "layers/tensor/tensor.h"
-#include "layers/tier/internal.h"
 #include "tests/expect.h"
 #include "tests/layers/note_model.h"
 
@@ -494,32 +493,6 @@ static void run_passes(void)
                     }
 }
 
-/* --- experts beyond the device ---------------------------------------------------------------- */
-
-static void run_tier(void)
-{
-    static const char *const meshes[] = {"ep=1", "ep=2", "ep=2,dp=4"};
-    static const int worlds[] = {1, 2, 4};
-    for (size_t mesh = 0; mesh < sizeof meshes / sizeof *meshes; mesh++)
-        for (int slots = 2; slots <= 3; slots++)
-            for (int kept = 0; kept < 3; kept++)
-                for (int order = 0; order < WEFT_NUM_EXPERT_ORDERS; order++)
-                    for (int n = 1; n <= 3; n += 2) {
-                        note_case c = {.name = "experts on the host",
-                                       .model = MOE,
-                                       .mesh = meshes[mesh],
-                                       .world = worlds[mesh],
-                                       .tier = {.experts = WEFT_TIER_HOST,
-                                                .slots = slots,
-                                                .kept = kept / 2.0,
-                                                .order = order,
-                                                .replicas = 1}};
-                        c.moe.pipeline =
-                            (weft_moe_pipeline){.num_partitions = n, .by_experts = n > 1};
-                        run(&c);
-                    }
-}
-
 int main(void)
 {
     run_moe();
@@ -530,7 +503,6 @@ int main(void)
     run_tensor();
     run_pairs_of_chunks();
     run_passes();
-    run_tier();
     printf("%zu cases of %zu notes, %zu operations: all ordered\n", sum.cases, sum.notes,
            sum.operations);
     printf("%zu waits and records dropped: %zu named, %zu redundant\n", sum.drops, sum.named,

@@ -1,5 +1,5 @@
 foreach(name program pipeline update pass price exchange_program exchange_cost exchange_paper
-    choose choose_rows granularity interleaved orders order_auto properties context tensor experts experts_steps
+    choose choose_rows granularity interleaved orders order_auto properties context tensor experts
     bodies bodies_drawn)
   weft_add_test(NAME schedule_${name} CMOCKA SOURCES schedule/test_${name}.c schedule/programs.c)
 endforeach()
