@@ -19,9 +19,9 @@ typedef struct weft_walk_stage {
     uint32_t head[WEFT_NUM_LANES]; /* next task of the lane; num_tasks: none is left */
     uint8_t lanes[WEFT_NUM_LANES]; /* that have tasks, by number */
     int num_lanes;
-    bool *done;                    /* [num_tasks] */
-    bool *passed;                  /* by the program's waits: for a point that is passed */
-    uint32_t host;                 /* the next task inside which the host waits; num_tasks: none */
+    bool *done;    /* [num_tasks] */
+    bool *passed;  /* by the program's waits: for a point that is passed */
+    uint32_t host; /* the next task inside which the host waits; num_tasks: none */
     uint32_t meets[WEFT_NUM_MEETINGS]; /* the task in which ranks meet; num_tasks: none */
 } weft_walk_stage;
 

@@ -775,7 +775,8 @@ static double walk_pass(weft_tier_walk *w, const weft_task *task, double start, 
                       &end);
     for (int i = 0; i < end - first; i++) {
         const int l = backward ? end - 1 - i : first + i;
-        running r = {w, &w->layers[l], l, (uint32_t)task->micro_batch, NULL};
+        running r = {
+            .walk = w, .layer = &w->layers[l], .index = l, .pass = (uint32_t)task->micro_batch};
         double us;
         const double waited = walk_layer(&r, &w->prices[l], backward, at, &us);
         at += us + waited;

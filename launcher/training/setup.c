@@ -259,9 +259,9 @@ static void release_noted(noted *n)
     weft_device_destroy(n->device);
 }
 
-/* What a start refuses of checkpoint.staging_bytes: a piece of some rank's state is larger. The first
- * rank of a stage has the largest. Experts in a file or dealt out need the files and memory of the
- * start itself. */
+/* What a start refuses of checkpoint.staging_bytes: a piece of some rank's state is larger. The
+ * first rank of a stage has the largest. Experts in a file or dealt out need the files and memory
+ * of the start itself. */
 static weft_status check_staging(const weft_config *c, const weft_mesh *mesh,
                                  const weft_moe_options *moe)
 {
