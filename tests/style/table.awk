@@ -38,7 +38,7 @@ BEGIN {
     doors["launcher/text"] = "chat input json_lines known tokenizer"
     doors["launcher/arguments"] = "arguments rows"
     doors["launcher/process"] = "launch output stop"
-    doors["launcher/planning"] = "config data_sources families figures levels mesh_choice moe_choice" \
+    doors["launcher/planning"] = "config data_sources families figures layer_price levels mesh_choice moe_choice" \
         " pass_price places plan plan_print ramp run_changes sharding_price software" \
         " step step_price tier_choice tier_price"
     doors["launcher/searching"] = "expand search what_if"
