@@ -39,7 +39,7 @@ BEGIN {
     doors["launcher/arguments"] = "arguments rows verbs"
     doors["launcher/process"] = "launch output stop"
     doors["launcher/planning"] = "config data_sources families figures levels mesh_choice moe_choice" \
-        " moe_layer_price pass_price places plan plan_print ramp run_changes sharding_price software" \
+        " layer_price pass_price places plan plan_print ramp run_changes sharding_price software" \
         " step step_price tier_choice tier_price"
     doors["launcher/searching"] = "expand search what_if"
     doors["launcher/training"] = "ledger metrics run_folder setup start train trainer"
