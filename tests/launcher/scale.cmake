@@ -7,4 +7,4 @@ target_link_libraries(weft_counted PRIVATE weft weft_flags)
 target_compile_options(weft_counted PRIVATE -fsanitize-coverage=trace-pc)
 weft_add_test(NAME plan_scale TIER nightly CMOCKA SOURCES launcher/test_scale.c $<TARGET_OBJECTS:weft_counted>
   LABELS launcher)
-target_link_options(test_plan_scale PRIVATE -Wl,--wrap=calloc)
+target_link_options(test_plan_scale PRIVATE -Wl,--wrap=calloc,--wrap=malloc)

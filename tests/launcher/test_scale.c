@@ -16,14 +16,22 @@ void __sanitizer_cov_trace_pc(void)
     num_blocks++;
 }
 
-/* The linker's: arenas' calloc comes here (scale.cmake). */
+/* The linker's: arenas' calloc and malloc come here (scale.cmake). */
 void *__real_calloc(size_t count, size_t bytes);
 void *__wrap_calloc(size_t count, size_t bytes);
+void *__real_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes);
 
 void *__wrap_calloc(size_t count, size_t bytes)
 {
     num_bytes += count * bytes;
     return __real_calloc(count, bytes);
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+    num_bytes += bytes;
+    return __real_malloc(bytes);
 }
 
 typedef struct effort {
