@@ -203,7 +203,7 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
 static bool is_bare_number(const place *p, weft_json_span value, double *out)
 {
     char *end;
-    if (!p->source->is_bare || !strchr("+-.0123456789", value.start[1]))
+    if (!p->source->is_bare || strspn(value.start + 1, "+-.0123456789eE") + 2 != value.bytes)
         return false;
     *out = strtod(value.start + 1, &end);
     return end > value.start + 1 && *end == '"' && isfinite(*out);

@@ -4,6 +4,7 @@
 #include "core/device/device.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
+#include "launcher/training/judge.h"
 #include "launcher/training/state.h"
 #include "schedule/operands.h"
 
@@ -25,15 +26,12 @@ static const weft_bucket_shape *shapes_of(const weft_trainer *t)
 
 static bool is_offloaded(const weft_trainer *t, int bucket)
 {
-    if (bucket < 0)
-        return false;
-    const weft_bucket_shape shape = weft_optimizer_bucket(t->optimizer, bucket);
-    return weft_bucket_is_offloaded(&shape);
+    return bucket >= 0 && weft_bucket_is_offloaded(&shapes_of(t)[bucket]);
 }
 
 static int index_of(const weft_trainer *t, int bucket)
 {
-    return weft_optimizer_bucket(t->optimizer, bucket).index;
+    return shapes_of(t)[bucket].index;
 }
 
 /* An expert that no micro-batch of the step chose has a gradient of zero. */
@@ -109,8 +107,7 @@ static weft_status run_norm(void *context, const weft_task *task, weft_lane *lan
     const int bucket = taken_by(t, task->kind, task->bucket);
     if (owes(t, bucket))
         return weft_optimizer_square_zero(t->optimizer, bucket, lane);
-    const weft_bucket_shape shape = weft_optimizer_bucket(t->optimizer, bucket);
-    if (!weft_bucket_reduces(&shape))
+    if (!weft_bucket_reduces(&shapes_of(t)[bucket]))
         WEFT_TRY(clear_absent(t, bucket, lane));
     weft_model_update_expert(t->model, index_of(t, bucket), false);
     return weft_optimizer_square(t->optimizer, bucket, lane);
@@ -126,13 +123,11 @@ int64_t weft_trainer_update_number(const weft_trainer *t, int64_t step)
  * change with the last of step and gather; what the next step waits for is the last of all. */
 static weft_status end_update(weft_trainer *t, const weft_task *task, int bucket, weft_lane *lane)
 {
-    const weft_bucket_shape *shape;
-    bool gathers, refreshes;
     if (!is_offloaded(t, bucket))
         return WEFT_OK;
-    shape = &shapes_of(t)[bucket];
-    gathers = weft_bucket_gathers(shape) && task->kind == WEFT_TASK_STEP;
-    refreshes = shape->refreshes && task->kind != WEFT_TASK_UPLOAD;
+    const weft_bucket_shape *shape = &shapes_of(t)[bucket];
+    const bool gathers = weft_bucket_gathers(shape) && task->kind == WEFT_TASK_STEP,
+               refreshes = shape->refreshes && task->kind != WEFT_TASK_UPLOAD;
     if (!gathers && task->kind != WEFT_TASK_UPLOAD)
         weft_model_change(t->model, shape->index);
     return gathers || refreshes ? WEFT_OK : weft_model_end_update(t->model, shape->index, lane);
@@ -222,25 +217,6 @@ static void trainer_bind_update_tasks(weft_trainer *t)
         ex->runs_on = WEFT_STEP_RUNS_ON;
     ex->ahead = weft_model_goes_ahead(t->model) ? AHEAD : 0;
     ex->layer_of = layer_of;
-}
-
-/* Behind micro-batch m of a step that is run again: on this rank, whose backwards stand on `lane`.
- */
-static weft_status trainer_look_at_batch(weft_trainer *t, int m, weft_lane *lane)
-{
-    bool is_bad;
-    t->faults.looks.last = m;
-    if (t->runs.train.shape.num_chunks > 1 || t->faults.looks.bad >= 0 ||
-        ++t->faults.looks.count == t->input.batches.num)
-        return WEFT_OK; /* the last one is bad where no other is; its buckets may be summed by now
-                         */
-    WEFT_TRY(weft_lane_sync(lane));
-    if (t->lanes[WEFT_LANE_REDUCE])
-        WEFT_TRY(weft_lane_sync(t->lanes[WEFT_LANE_REDUCE]));
-    WEFT_TRY(weft_optimizer_look(t->optimizer, lane, &is_bad));
-    if (is_bad)
-        t->faults.looks.bad = m;
-    return WEFT_OK;
 }
 
 /* Of the trainer's slots; -1: the task has no such operand. */
@@ -363,7 +339,8 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
                                           : open_backward(t, task, has_points, lane));
     const bool ends = task->kind == WEFT_TASK_BACKWARD && task->flow != WEFT_FLOW_INPUT &&
                       !weft_model_goes_on(t->model);
-    return ends && t->faults.looks.on ? trainer_look_at_batch(t, task->micro_batch, lane) : WEFT_OK;
+    return ends && t->faults.looks.on ? weft_trainer_look_at_batch(t, task->micro_batch, lane)
+                                      : WEFT_OK;
 }
 
 static bool goes_on(void *context, const weft_task *task)

@@ -143,6 +143,7 @@ static const mistake mistakes_in_overrides[] = {
     {"num_steps=0.0001k",
      "--set num_steps=0.0001k: expected an integer of at least 0 steps, got \"0.0001k\""},
     {"seed=20k", "--set seed=20k: expected an integer, got \"20k\""},
+    {"lr=0x10", "--set lr=0x10: expected a number of 0 to 10, got \"0x10\""},
     {"lr=\x1b[2J\n", "--set lr=?[2J?: expected a number of 0 to 10, got \"\\u001b[2J\\n\""},
 };
 
