@@ -93,23 +93,6 @@ static weft_status find_samples(const weft_trainer *t, int rank, int64_t out[2])
     return weft_comm_broadcast_host(t->world, out, 2 * sizeof *out, rank);
 }
 
-weft_status weft_trainer_look_at_batch(weft_trainer *t, int m, weft_lane *lane)
-{
-    bool is_bad;
-    t->faults.looks.last = m;
-    if (t->runs.train.shape.num_chunks > 1 || t->faults.looks.bad >= 0 ||
-        ++t->faults.looks.count == t->input.batches.num)
-        return WEFT_OK; /* the last one is bad where no other is; its buckets may be summed by now
-                         */
-    WEFT_TRY(weft_lane_sync(lane));
-    if (t->lanes[WEFT_LANE_REDUCE])
-        WEFT_TRY(weft_lane_sync(t->lanes[WEFT_LANE_REDUCE]));
-    WEFT_TRY(weft_optimizer_look(t->optimizer, lane, &is_bad));
-    if (is_bad)
-        t->faults.looks.bad = m;
-    return WEFT_OK;
-}
-
 /* Runs the step again, also on other ranks. A good second run updates, if bad steps do not end the
  * run. */
 static weft_status find_verdict(weft_trainer *t, int64_t step, const weft_fault *fault, sight *seen,

@@ -40,9 +40,6 @@ weft_status weft_trainer_check_state(weft_trainer *trainer, bool updated) WEFT_C
  * the world. */
 weft_status weft_trainer_verify_state(weft_trainer *trainer) WEFT_CHECKED;
 
-/* Behind micro-batch m of a step that is run again: on this rank, whose backwards stand on `lane`.
- */
-weft_status weft_trainer_look_at_batch(weft_trainer *trainer, int m, weft_lane *lane) WEFT_CHECKED;
 /* Keeps the norm of a good step's gradients, which the verdict on a bad one tells. */
 void weft_trainer_note_norm(weft_trainer *trainer, const weft_step_result *result);
 

@@ -4,7 +4,6 @@
 #include "core/device/device.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
-#include "launcher/training/judge.h"
 #include "launcher/training/state.h"
 #include "schedule/operands.h"
 
@@ -219,6 +218,25 @@ static void trainer_bind_update_tasks(weft_trainer *t)
     ex->layer_of = layer_of;
 }
 
+/* Behind micro-batch m of a step that is run again: on this rank, whose backwards stand on `lane`.
+ */
+static weft_status look_at_batch(weft_trainer *t, int m, weft_lane *lane)
+{
+    bool is_bad;
+    t->faults.looks.last = m;
+    if (t->runs.train.shape.num_chunks > 1 || t->faults.looks.bad >= 0 ||
+        ++t->faults.looks.count == t->input.batches.num)
+        return WEFT_OK; /* the last one is bad where no other is; its buckets may be summed by now
+                         */
+    WEFT_TRY(weft_lane_sync(lane));
+    if (t->lanes[WEFT_LANE_REDUCE])
+        WEFT_TRY(weft_lane_sync(t->lanes[WEFT_LANE_REDUCE]));
+    WEFT_TRY(weft_optimizer_look(t->optimizer, lane, &is_bad));
+    if (is_bad)
+        t->faults.looks.bad = m;
+    return WEFT_OK;
+}
+
 /* Of the trainer's slots; -1: the task has no such operand. */
 static int slot_of(const weft_trainer *t, const weft_task *task, weft_operand_name name)
 {
@@ -339,8 +357,7 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
                                           : open_backward(t, task, has_points, lane));
     const bool ends = task->kind == WEFT_TASK_BACKWARD && task->flow != WEFT_FLOW_INPUT &&
                       !weft_model_goes_on(t->model);
-    return ends && t->faults.looks.on ? weft_trainer_look_at_batch(t, task->micro_batch, lane)
-                                      : WEFT_OK;
+    return ends && t->faults.looks.on ? look_at_batch(t, task->micro_batch, lane) : WEFT_OK;
 }
 
 static bool goes_on(void *context, const weft_task *task)
