@@ -7,6 +7,7 @@
 #include "tests/schedule/programs.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -595,7 +596,8 @@ CASE(parts_and_what_goes_ahead_of_them)
 /* --- tasks set aside, and the step before ----------------------------------------------------- */
 
 typedef struct set_aside {
-    int written, seen;  /* by the norm, late; by the reduction */
+    atomic_int written; /* by the norm, late */
+    int seen;           /* by the reduction */
     weft_event *before; /* what a wait for the step before is for */
     int asked;          /* how often */
 } set_aside;
@@ -603,14 +605,14 @@ typedef struct set_aside {
 static weft_status write_late(const void *args)
 {
     usleep(50000);
-    (*(set_aside *const *)args)->written = 1;
+    atomic_store(&(*(set_aside *const *)args)->written, 1);
     return WEFT_OK;
 }
 
 static weft_status see_written(const void *args)
 {
     set_aside *a = *(set_aside *const *)args;
-    a->seen = a->written;
+    a->seen = atomic_load(&a->written);
     return WEFT_OK;
 }
 
