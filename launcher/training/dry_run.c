@@ -225,16 +225,23 @@ static void report_memory(const findings *f, weft_report *r)
 {
     char text[600], parts[400];
     const double bytes = (double)f->footprint.device_bytes,
+                 pinned = (double)f->footprint.bytes[WEFT_MEMORY_PINNED],
                  left = (double)weft_machine_memory_left();
     snprintf(text, sizeof text, "%s on a rank of stage %d: %s", weft_bytes_text(bytes).text,
              f->fullest, weft_footprint_text(&f->footprint, parts, sizeof parts));
     weft_report_text(r, NULL, "memory", text);
     weft_report_value(r, "device_bytes", bytes);
+    weft_report_value(r, "pinned_bytes", pinned);
+    if (pinned > 0) {
+        snprintf(text, sizeof text, "%s more of the host on that rank, pinned",
+                 weft_bytes_text(pinned).text);
+        weft_report_text(r, NULL, "", text);
+    }
     weft_report_value(r, "memory_limit", (double)f->config.device.memory_limit);
     if (f->config.device.kind != WEFT_DEVICE_KIND_CPU)
         return;
     snprintf(text, sizeof text, "%s for all ranks, where this machine has %s left",
-             weft_bytes_text(bytes * f->mesh.world).text, weft_bytes_text(left).text);
+             weft_bytes_text((bytes + pinned) * f->mesh.world).text, weft_bytes_text(left).text);
     weft_report_text(r, NULL, "", text);
     weft_report_value(r, "machine_bytes_left", left);
 }
