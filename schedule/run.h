@@ -17,11 +17,11 @@ typedef struct weft_executor {
     /* Whether the task, whose function has run, has another part, for which the function runs
      * again; NULL: tasks have one part. */
     bool (*goes_on)(void *context, const weft_task *task);
-    /* The event behind a task's wait for a point or for the step before. A layer's is recorded
-     * behind the part that passes the point (waiting NULL: to record it; NULL: nobody waits for
-     * it), a landing's by whose gradient it is, before the task's end is enqueued. Of the step
-     * before NULL says that the task's function waits itself, if it has anything to do; so does
-     * event NULL, and then no task may wait for a point. */
+    /* The event that a task's wait is for: of a point, or of the step before. The executor records
+     * that of a layer's point behind the part that passes the point; it asks for it with waiting
+     * NULL, and NULL says that nobody waits. Whose gradient lands records that of a landing, before
+     * the task's end is enqueued. Of the step before NULL says that the task's function waits
+     * itself, where it has anything to do. event NULL says the same, and no task has points. */
     weft_event *(*event)(void *context, const weft_task *waiting, weft_wait wait);
     void *context;
     uint32_t runs_on; /* bits of lanes that weft_program_run leaves running */

@@ -878,8 +878,8 @@ static void tell_chunks(const weft_config *c)
                  (long long)chunk, gpu ? "8192" : "256");
 }
 
-/* Of a layer's experts a rank brings up no more than there are, and splits none over more ranks
- * than have them. */
+/* A rank brings up no more of a layer's experts than it has; no expert is split over more ranks
+ * than have experts. */
 static void tell_tier(const weft_config *c, const weft_config *initial)
 {
     const weft_parallel_options *p = &c->parallel;

@@ -1,6 +1,6 @@
 /* Pricing: a discrete-event simulation of a set of programs, one a stage.
  *
- * Lanes are FIFOs, tasks wait as programs and hosts do, the step before is over, and a message
+ * Lanes are FIFOs. Tasks wait as programs and hosts do; the step before is over. A message
  * takes its time on the receiver's RECEIVE lane from the moment both sides are ready (the SEND task
  * occupies its lane as long). A message that is buffered starts as soon as its SEND is ready; its
  * RECEIVE starts once it is ready and the message has left, and ends when the message is there: at
