@@ -72,9 +72,9 @@ void weft_option_range(const weft_key *row, char out[96])
     char low[32], high[32];
     bound_text(row, row->min, low);
     bound_text(row, row->max, high);
-    if (row->max >= NO_BOUND)
+    if (row->max > NO_BOUND)
         snprintf(out, 96, "at least %s", low);
-    else if (row->min <= -NO_BOUND)
+    else if (row->min < -NO_BOUND)
         snprintf(out, 96, "at most %s", high);
     else
         snprintf(out, 96, "%s to %s", low, high);
@@ -147,7 +147,7 @@ static weft_status check_bounds(const place *p, weft_json_span value, double num
     if (inside)
         return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
                                  "%s is too small: 0 in single precision", shown);
-    if (number > p->row->max && p->row->max >= NO_BOUND)
+    if (number > p->row->max && p->row->max > NO_BOUND)
         snprintf(range, sizeof range, "at most %.3g%s%.24s", p->row->max,
                  p->row->unit && *p->row->unit ? " " : "", p->row->unit ? p->row->unit : "");
     else

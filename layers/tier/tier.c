@@ -222,9 +222,27 @@ bool weft_tier_cuts_experts(const weft_tier_options *o, const weft_schedule_opti
             o->experts != WEFT_TIER_NONE);
 }
 
+/* What no model and no other key makes right. */
+static weft_status check_values(const weft_tier_options *o)
+{
+    const struct {
+        const char *key;
+        double share;
+    } shares[] = {{"offload.kept", o->kept},
+                  {"offload.chosen_kept", o->chosen_kept},
+                  {"offload.chosen_cached", o->chosen_cached}};
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
+        if (shares[i].share < 0 && shares[i].share != -1)
+            return WEFT_KEY_ERROR(shares[i].key, "%g is out of range: a share of 0 to 1, or -1",
+                                  shares[i].share);
+    return o->path && !*o->path ? WEFT_KEY_ERROR("offload.path", "empty; a folder would do")
+                                : WEFT_OK;
+}
+
 weft_status weft_tier_check(const weft_tier_options *o, const weft_model_options *model,
                             const weft_schedule_options *schedule)
 {
+    WEFT_TRY(check_values(o));
     if (o->experts == WEFT_TIER_NONE || model->num_experts == 0)
         return WEFT_OK;
     if (o->placement == WEFT_TIER_BALANCED && o->experts == WEFT_TIER_FILE)
@@ -235,8 +253,5 @@ weft_status weft_tier_check(const weft_tier_options *o, const weft_model_options
         return WEFT_KEY_ERROR("offload.placement",
                               "balanced with offload.order layer, which has slots for a rank's own "
                               "experts; expert or demand would");
-    if (o->kept < 0 && o->kept != -1)
-        return WEFT_KEY_ERROR("offload.kept", "%g is out of range: a share of 0 to 1, or -1",
-                              o->kept);
     return check_partitions(o, schedule);
 }

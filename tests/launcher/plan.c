@@ -515,7 +515,7 @@ static void check_memory_limit(void)
            limits[1]);
     EXPECT(limits[2] == 16.0 * (1 << 30) && limits[3] == 1536, "%g and %g", limits[2], limits[3]);
     CHILD_REFUSED(2,
-                  "memory_limit=16XB: expected an integer of at least 0 bytes, also with k, M, G, "
+                  "memory_limit=16XB: expected an integer of 0 to 1PB, also with k, M, G, "
                   "T, P or KiB, MiB, "
                   "GiB, TiB, PiB (powers of 1024), kB, MB, GB, TB, PB (of 1000), got \"16XB\"\n",
                   "plan", "dense.json", "--set", "memory_limit=16XB", "--cluster", "cluster.json");

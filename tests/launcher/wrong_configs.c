@@ -296,6 +296,14 @@ static const misuse words[] = {
      "--set lr_wsd_decay_iters=3: train.lr_wsd_decay_iters: a decay of 3 steps in a run of 2 "},
     {{"--set", "offload.experts=host", "--set", "offload.kept=-0.5"},
      "--set offload.kept=-0.5: offload.kept: -0.5 is out of range: a share of 0 to 1, or -1\n"},
+    {{"--set", "offload.kept=-0.5"},
+     "--set offload.kept=-0.5: offload.kept: -0.5 is out of range: a share of 0 to 1, or -1\n"},
+    {{"--set", "offload.chosen_cached=-0.5"},
+     "--set offload.chosen_cached=-0.5: offload.chosen_cached: -0.5 is out of range: a share of 0 "
+     "to 1, or -1\n"},
+    {{"--set", "offload.experts=file", "--set", "offload.path="},
+     "--set offload.path=: offload.path: empty; a folder would do\n"},
+    {{"--set", "offload.path="}, "--set offload.path=: offload.path: empty; a folder would do\n"},
     {{"--set", "offload.experts=host", "--set", "moe_num_partitions=4"},
      "--set moe_num_partitions=4: parallel.moe_num_partitions: 4 with offload.experts host: an "
      "expert's weights go up once for all its rows; 1 would, or moe_partition_by experts\n"},
@@ -474,7 +482,7 @@ static const misuse misuses[] = {
     {{"generate", "run", "--prompt", "a", "--temperature", "-0.1"},
      "weft generate: --temperature -0.1: -0.1 is out of range: at least 0\n"},
     {{"generate", "run", "--prompt", "a", "--seed", "9999999999999999999"},
-     "weft generate: --seed 9999999999999999999: 9999999999999999999 is out of range: at most "
+     "weft generate: --seed 9999999999999999999: 9999999999999999999 is out of range: 0 to "
      "1e+15\n"},
     {{"inspect"}, "weft inspect: CHECKPOINT|DATASET is missing; see weft inspect --help"},
     {{"inspect", "a", "b"}, "weft inspect: b: unexpected; see weft inspect --help"},
