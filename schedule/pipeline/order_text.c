@@ -224,6 +224,15 @@ static bool next_line(const char **text, int *line, const char **start, const ch
     return false;
 }
 
+static int count_lines(const char *text)
+{
+    const char *start, *end;
+    int line = 0, count = 0;
+    while (next_line(&text, &line, &start, &end))
+        count++;
+    return count;
+}
+
 static const char *behind_byte_order_mark(const char *text)
 {
     return text + (strncmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0);
@@ -256,18 +265,17 @@ weft_status weft_order_parse(const char *text, const weft_order_shape *shape, we
     void *memory;
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)p * all, &r.seen));
     text = behind_byte_order_mark(text);
+    const int num_lines = count_lines(text);
+    if (num_lines != p)
+        return WEFT_ERROR(WEFT_CONFIG, "%s for %s", weft_count_text(num_lines, "line").text,
+                          weft_count_text(p, "rank").text);
     for (; next_line(&text, &r.line, &start, &end); r.row++) {
-        if (r.row == p)
-            return WEFT_ERROR(WEFT_CONFIG, "line %d: more lines than %s", r.line,
-                              weft_count_text(p, "rank").text);
         WEFT_TRY(weft_arena_alloc_array(arena, 3 * all, sizeof(weft_compute), &memory));
         orders[r.row] = (weft_order){.computes = memory};
         WEFT_TRY(weft_arena_alloc_array(arena, 3 * all, sizeof *r.columns, &memory));
         orders[r.row].columns = r.columns = memory;
         WEFT_TRY(read_row(&r, start, end, &orders[r.row]));
     }
-    if (r.row < p)
-        return WEFT_ERROR(WEFT_CONFIG, "%d line%s for %d ranks", r.row, r.row == 1 ? "" : "s", p);
     void *starts;
     WEFT_TRY(weft_order_check_weights(shape, orders));
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p, sizeof(int32_t *), &starts));

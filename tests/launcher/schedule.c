@@ -286,7 +286,7 @@ static void check_refusals(void)
     EXPECT(child_write("bad.csv", "0F0,0B0\n1B0,1F0\n"), "cannot write bad.csv");
     CHILD_REFUSED(2, "bad.csv: line 2", "schedule", "c.json", "--mesh", "pp=2", "--set",
                   "train.global_batch_size=1", "--set", "parallel.pipeline_schedule_file=bad.csv");
-    EXPECT(child_write("bad.csv", "\x01\x9b\xff\x1b[2J\n"), "cannot write bad.csv");
+    EXPECT(child_write("bad.csv", "\x01\x9b\xff\x1b[2J\n\n1F0\n"), "cannot write bad.csv");
     CHILD_REFUSED(2, "bad.csv: line 1, column 1, \"????[2J\": expected", "schedule", "c.json",
                   "--mesh", "pp=2", "--set", "parallel.pipeline_schedule_file=bad.csv");
     CHILD_REFUSED(2, "of plan and schedule: --cluster", "schedule", "c.json", "--level", "layer",

@@ -199,7 +199,9 @@ CASE(csv_errors)
         const char *text, *error;
     } cases[] = {
         {"0F0,,0B0\n", "1 line for 2 ranks"},
-        {"0F0,0B0\n1F0,1B0\n\n0F0\n", "line 4: more lines than 2 ranks"},
+        {"0F0\n", "1 line for 2 ranks"},
+        {"\n", "0 lines for 2 ranks"},
+        {"0F0,0B0\n1F0,1B0\n\n0F0\n", "3 lines for 2 ranks"},
         {"0F0\n1F0,1B0\n", "line 1: 0B0 is missing"},
         {"0F0,0B0\n,1B0,1F0\n", "line 2, column 2, \"1B0\": premature: 1F0 has not come"},
         {"0F0,0F0,0B0\n1F0,1B0\n", "line 1, column 2, \"0F0\": repeated"},
