@@ -576,9 +576,10 @@ static uint64_t room(uint64_t limit)
     return limit > 0 ? limit : UINT64_MAX;
 }
 
-/* As training does: with what the cluster's nodes have in the place of what the machine leaves. */
-static weft_status choose_tier(const weft_config *config, const weft_cluster *cluster,
-                               const weft_moe_options *moe, weft_arena *arena, weft_plan *plan)
+/* As training has them: with what the cluster's nodes have in the place of what the machine leaves.
+ */
+static weft_status find_rooms(const weft_config *config, const weft_cluster *cluster,
+                              const weft_plan *plan, weft_arena *arena, weft_tier_room **out)
 {
     weft_tier_room *rooms;
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)plan->mesh.pp, &rooms));
@@ -592,6 +593,15 @@ static weft_status choose_tier(const weft_config *config, const weft_cluster *cl
                                     .file_bytes = room((uint64_t)config->tier.file_limit),
                                     .is_host = host > 0 && host == device};
     }
+    *out = rooms;
+    return WEFT_OK;
+}
+
+static weft_status choose_tier(const weft_config *config, const weft_cluster *cluster,
+                               const weft_moe_options *moe, weft_arena *arena, weft_plan *plan)
+{
+    weft_tier_room *rooms;
+    WEFT_TRY(find_rooms(config, cluster, plan, arena, &rooms));
     return weft_tier_choose(config, &plan->mesh, moe, rooms, &plan->tier);
 }
 
@@ -691,6 +701,24 @@ weft_status weft_plan_make(const weft_config *config, const weft_config_source *
     if (status != WEFT_OK)
         weft_plan_release(out);
     return weft_config_locate(source, status);
+}
+
+bool weft_plan_lacks_memory(const weft_plan *plan)
+{
+    return plan->memory_limit_bytes > 0 && plan->memory_bytes > plan->memory_limit_bytes;
+}
+
+weft_status weft_plan_advise(const weft_config *config, const weft_cluster *cluster,
+                             weft_arena *arena, weft_plan *plan)
+{
+    weft_config copy = on_devices(config, cluster);
+    weft_tier_room *rooms;
+    plan->advice[0] = '\0';
+    if (!weft_plan_lacks_memory(plan) || plan->theirs.programs || config->plain_kernels)
+        return WEFT_OK;
+    copy.tier = plan->tier.options;
+    WEFT_TRY(find_rooms(&copy, cluster, plan, arena, &rooms));
+    return weft_tier_advise(&copy, &plan->mesh, &plan->step, rooms, plan->advice);
 }
 
 void weft_plan_release(weft_plan *plan)

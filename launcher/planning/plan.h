@@ -102,6 +102,7 @@ typedef struct weft_plan {
     uint64_t file_limit_bytes;   /* that the config allows; 0: any */
     int most_file;               /* its stage */
     bool fits;
+    char advice[WEFT_ADVICE_BYTES]; /* by weft_plan_advise */
     bool coarse;
     weft_limit_kind limits;
     weft_source_class source;                /* of the worst number */
@@ -160,6 +161,13 @@ weft_status weft_plan_make(const weft_config *config, const weft_config_source *
 weft_status weft_plan_start(const weft_config *config, const weft_config_source *source,
                             const weft_cluster *cluster, weft_arena *arena,
                             weft_plan *out) WEFT_CHECKED;
+/* Whether a device's memory is short. */
+bool weft_plan_lacks_memory(const weft_plan *plan);
+/* Finds what would make a made plan fit its devices' memory, as training says it; plan->advice is
+ * empty where it fits, where nothing helps, and where layers keep or run something else than
+ * Weft's. */
+weft_status weft_plan_advise(const weft_config *config, const weft_cluster *cluster,
+                             weft_arena *arena, weft_plan *plan) WEFT_CHECKED;
 void weft_plan_release(weft_plan *plan); /* a zeroed one is legal */
 
 /* Finds the kinds of each pipeline rank, [mesh->pp], from the arena. Linear in the ranks. */

@@ -232,8 +232,7 @@ const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capaci
 {
     char purposes[256];
     const weft_footprint *fullest = &plan->stages[plan->fullest].footprint;
-    const bool on_device =
-        plan->memory_limit_bytes == 0 || plan->memory_bytes <= plan->memory_limit_bytes;
+    const bool on_device = !weft_plan_lacks_memory(plan);
     const bool on_host =
         plan->host_limit_bytes == 0 || plan->host_memory_bytes <= plan->host_limit_bytes;
     if (on_device && on_host) {
@@ -253,11 +252,11 @@ const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capaci
         return out;
     }
     snprintf(out, capacity,
-             "does not fit: a rank of stage %d needs %s, %s more than the %s there are (%s)",
+             "does not fit: a rank of stage %d needs %s, %s more than the %s there are (%s)%s",
              plan->fullest, weft_bytes_text((double)plan->memory_bytes).text,
              weft_bytes_text((double)(plan->memory_bytes - plan->memory_limit_bytes)).text,
              weft_bytes_text((double)plan->memory_limit_bytes).text,
-             weft_footprint_text(fullest, purposes, sizeof purposes));
+             weft_footprint_text(fullest, purposes, sizeof purposes), plan->advice);
     return out;
 }
 

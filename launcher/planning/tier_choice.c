@@ -257,10 +257,10 @@ static void name_set(unsigned set, int64_t micro, char *out, size_t capacity)
     }
 }
 
-/* "; offload.experts auto would fit, with 3 GB": the first of the remedies with which the config
- * would fit, or what is lacking with the last of them; empty: there is none. */
-static weft_status advise(const weft_config *config, const weft_mesh *mesh, const weft_step *step,
-                          const weft_tier_room *rooms, char *out, size_t capacity)
+/* The first of the remedies with which the config would fit. */
+weft_status weft_tier_advise(const weft_config *config, const weft_mesh *mesh,
+                             const weft_step *step, const weft_tier_room *rooms,
+                             char out[WEFT_ADVICE_BYTES])
 {
     const unsigned open = open_to(config, step->use);
     char names[200];
@@ -277,12 +277,12 @@ static weft_status advise(const weft_config *config, const weft_mesh *mesh, cons
         WEFT_TRY(try_set(config, set, mesh, step, rooms, &micro, &found));
         name_set(set, micro, names, sizeof names);
         if (found.fits) {
-            snprintf(out, capacity, "; %s would fit, with %s", names,
+            snprintf(out, WEFT_ADVICE_BYTES, "; %s would fit, with %s", names,
                      weft_bytes_text(found.bytes).text);
             break;
         }
         if (is_last && found.runs && found.lacking > 0)
-            snprintf(out, capacity, "; with %s it would still lack %s", names,
+            snprintf(out, WEFT_ADVICE_BYTES, "; with %s it would still lack %s", names,
                      weft_bytes_text(found.lacking).text);
     }
     return WEFT_OK;
@@ -304,10 +304,10 @@ weft_status weft_tier_check_room(const weft_config *config, const weft_mesh *mes
                                  const weft_step *step, const weft_tier_room *rooms)
 {
     const fullest f = find_fullest(config, mesh, step, false, rooms);
-    char text[256], advice[280];
+    char text[256], advice[WEFT_ADVICE_BYTES];
     weft_status status;
     if (f.bytes[ON_DEVICE] > f.limit[ON_DEVICE]) {
-        WEFT_TRY(advise(config, mesh, step, rooms, advice, sizeof advice));
+        WEFT_TRY(weft_tier_advise(config, mesh, step, rooms, advice));
         status = WEFT_ERROR(
             WEFT_MEMORY, "out of memory: stage %d of %d takes %s, %s above the limit: %s%s",
             f.stage[ON_DEVICE], mesh->pp, weft_bytes_text((double)f.bytes[ON_DEVICE]).text,

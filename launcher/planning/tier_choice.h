@@ -36,6 +36,12 @@ weft_tier_room weft_tier_room_of(const weft_config *config);
  * rooms: [mesh->pp]. */
 weft_status weft_tier_check_room(const weft_config *config, const weft_mesh *mesh,
                                  const weft_step *step, const weft_tier_room *rooms) WEFT_CHECKED;
+/* The end of that error where a device's memory is short: "; offload.experts auto would fit, with 3
+ * GB", or what would still be lacking; empty: nothing helps. Errors: those of weft_step_make. */
+enum { WEFT_ADVICE_BYTES = 280 };
+weft_status weft_tier_advise(const weft_config *config, const weft_mesh *mesh,
+                             const weft_step *step, const weft_tier_room *rooms,
+                             char out[WEFT_ADVICE_BYTES]) WEFT_CHECKED;
 /* Makes the steps of the degrees until one fits: of a file, where offload.cached does not, with as
  * many experts in host memory as do. Then, where kept is open, finds the most experts that do.
  * Errors: those of weft_step_make. rooms: [mesh->pp]. */

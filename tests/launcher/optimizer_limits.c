@@ -117,6 +117,15 @@ static void check_memory(void)
            c.exit_code, c.err);
 }
 
+/* A plan says the same of a limit as the training that it refused. */
+static void check_planned_advice(const char *limit, const char *err)
+{
+    const char *advice = strstr(err, "; ");
+    child c = run("plan", SETS(limit));
+    EXPECT(c.exit_code == 3 && advice && strstr(c.err, advice), "%s: exit %d: %s, not%s", limit,
+           c.exit_code, c.err, advice ? advice : " nothing");
+}
+
 /* "; train.micro_batch_size 1 and offload.optimizer_state host would fit, ..." as key=value each;
  * how many. */
 static int read_advice(const char *err, char sets[MAX_SET][64])
@@ -148,6 +157,7 @@ static void check_advice(void)
         const int count = read_advice(c.err, sets);
         EXPECT(c.exit_code == 3 && child_is_line(c.err) && (count > 0) == !lack,
                "%s: exit %d, %d advised: %s", limit, c.exit_code, count, c.err);
+        check_planned_advice(limit, c.err);
         last = count;
         num_advised += count > 0;
         if (lack)

@@ -207,6 +207,7 @@ static weft_status plan(launcher *l, const weft_cluster *cluster)
     char text[512];
     weft_plan p = {0};
     WEFT_TRY(weft_plan_make(&l->config, &l->source, cluster, NULL, &l->arena, &p));
+    const weft_status advised = weft_plan_advise(&l->config, cluster, &l->arena, &p);
     const bool fits = p.fits;
     l->is_planned = true;
     l->step_us = p.step_us;
@@ -214,6 +215,7 @@ static weft_status plan(launcher *l, const weft_cluster *cluster)
     if (!fits)
         weft_plan_short_text(&p, text, sizeof text);
     weft_plan_release(&p);
+    WEFT_TRY(advised);
     return fits ? weft_config_tell_no_effect(&l->config) : WEFT_ERROR(WEFT_MEMORY, "%s", text);
 }
 

@@ -288,6 +288,7 @@ static weft_status make(planner *p, answer *a)
     WEFT_TRY(weft_plan_make(config, &p->source, a->cluster, a->trace, &p->arena, &a->plan));
     WEFT_TRY(
         weft_plan_figures_make(config, &p->source, a->cluster, p->num_tokens, &p->arena, &a->plan));
+    WEFT_TRY(weft_plan_advise(config, a->cluster, &p->arena, &a->plan));
     if (a->trace)
         WEFT_TRY(name_tracks(&a->plan, a->trace, &p->arena));
     if (!p->asks_what_if)
