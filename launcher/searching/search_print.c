@@ -170,7 +170,7 @@ static void explain_tight(weft_report *r)
     weft_report_line(r, "tight: it fits with no margin; libraries may take the rest");
 }
 
-static weft_status report_plan(weft_report *r, const weft_found *f, int place,
+static weft_status report_plan(weft_report *r, const weft_found *f, int place, int num_devices,
                                const weft_config *from)
 {
     const int experts = weft_tier_as_ran(&f->settled.tier).experts;
@@ -184,6 +184,7 @@ static weft_status report_plan(weft_report *r, const weft_found *f, int place,
                             (const double[]){f->range_us[0] / 1e6, f->range_us[1] / 1e6}, 2);
     }
     weft_report_row(r, "tokens_per_s", "tokens/s", WEFT_UNIT_COUNT, f->tokens_per_s);
+    weft_report_value(r, "tokens_per_s_per_device", f->tokens_per_s / num_devices);
     weft_report_row(r, "model_flops_utilization", "MFU", WEFT_UNIT_SHARE,
                     f->model_flops_utilization);
     report_memory(r, f);
@@ -266,7 +267,7 @@ static weft_status report_result(weft_report *r, const weft_search_result *resul
     }
     weft_report_open(r, WEFT_REPORT_TABLE, "plans");
     for (int i = 0; i < result->num_plans; i++) {
-        WEFT_TRY(report_plan(r, &result->plans[i], i + 1, from));
+        WEFT_TRY(report_plan(r, &result->plans[i], i + 1, result->world, from));
         is_free |= result->plans[i].file_is_free;
         has_tight |= is_tight(&result->plans[i]);
     }

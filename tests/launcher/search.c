@@ -469,8 +469,14 @@ static void check_held(void)
     const cJSON *rows = cJSON_GetObjectItem(json, "scaling");
     EXPECT(cJSON_GetArraySize(rows) == 3, "%d rows", cJSON_GetArraySize(rows));
     const int devices[] = {4, 8, 16};
-    for (int i = 0; i < cJSON_GetArraySize(rows) && i < 3; i++)
-        EXPECT(number_of(cJSON_GetArrayItem(rows, i), "num_devices") == devices[i], "row %d", i);
+    for (int i = 0; i < cJSON_GetArraySize(rows) && i < 3; i++) {
+        const cJSON *row = cJSON_GetArrayItem(rows, i),
+                    *best = cJSON_GetObjectItem(row, "plans")->child;
+        EXPECT(number_of(row, "num_devices") == devices[i], "row %d", i);
+        EXPECT_NEAR(number_of(best, "tokens_per_s_per_device") *
+                        number_of(row, "num_devices_used") / number_of(best, "tokens_per_s"),
+                    1, 1e-12);
+    }
 }
 
 /* With pairs MoE layers have one partition where the config leaves them to a choice, else its own;
