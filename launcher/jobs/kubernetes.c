@@ -26,9 +26,13 @@
 /* Of amounts: a number and a suffix. */
 #define NUMBER "([0-9]+(\\.[0-9]*)?|\\.[0-9]+)"
 #define AMOUNT NUMBER "([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?"
+/* Of labels and taints: a name, with a domain before it or none, and a value. */
+#define LABEL_NAME "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+#define LABEL_KEY "(" SUBDOMAIN "/)?" LABEL_NAME
+#define LABEL_VALUE "(" LABEL_NAME ")?"
 /* What nodes have by themselves, and what plugins add. */
 #define NATIVE "cpu|memory|ephemeral-storage|hugepages-[0-9]+[KMGT]i"
-#define PLUGIN SUBDOMAIN "/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+#define PLUGIN SUBDOMAIN "/" LABEL_NAME
 
 /* The whole text, of at most `most` bytes. */
 static bool matches(const char *text, const char *pattern, size_t most)
@@ -225,17 +229,19 @@ static bool is_kind(const cJSON *json, char kind, const char **out_expected)
  * where there is none, an object. The first row counts. */
 #define ITEM "\\[[0-9]+\\]"
 #define BELOW "(\\..*)?\\."
-#define LABEL_VALUE "([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
+#define NEVER "x^" /* no text */
 static const char name_text[] = "a name of a-z, 0-9, - and .",
                   label_text[] = "1 to 63 of a-z, 0-9 and -",
-                  any_text[] = "a text in JSON's quotes";
+                  key_text[] = "a text such as gpu or example.com/gpu",
+                  value_text[] =
+                      "a text in JSON's quotes of at most 63 letters, digits, -, _ and .";
 static const struct {
     const char *path, *grammar, *expected;
     size_t most;
 } values[] = {
-    {"nodeSelector\\..*", LABEL_VALUE,
-     "a text in JSON's quotes of at most 63 letters, digits, -, _ and .", 63},
-    {"(priorityClass|runtimeClass|serviceAccount)Name|serviceAccount|imagePullSecrets" ITEM
+    {"nodeSelector\\." LABEL_KEY, LABEL_VALUE, value_text, 63},
+    {"nodeSelector\\..*", NEVER, "a key such as gpu or example.com/gpu", 63},
+    {"(priorityClass|runtimeClass|serviceAccount|node)Name|serviceAccount|imagePullSecrets" ITEM
      "\\.name",
      SUBDOMAIN, name_text, 253},
     {"hostname|subdomain", LABEL, label_text, 63},
@@ -246,12 +252,16 @@ static const struct {
     {"tolerations" ITEM "\\.operator", "(Exists|Equal)?", "Exists or Equal", 63},
     {"tolerations" ITEM "\\.effect", "(NoSchedule|PreferNoSchedule|NoExecute)?",
      "NoSchedule, PreferNoSchedule or NoExecute", 63},
-    {"tolerations" ITEM "\\.(key|value)", ".*", any_text, 253 + 64},
+    {"tolerations" ITEM "\\.key", "(" LABEL_KEY ")?", key_text, 253 + 64},
+    {"tolerations" ITEM "\\.value", LABEL_VALUE, value_text, 63},
     {"affinity\\.nodeAffinity" BELOW "operator", "In|NotIn|Exists|DoesNotExist|Gt|Lt",
      "In, NotIn, Exists, DoesNotExist, Gt or Lt", 63},
-    {"(affinity|topologySpreadConstraints)" BELOW "operator", "In|NotIn|Exists|DoesNotExist",
-     "In, NotIn, Exists or DoesNotExist", 63},
-    {"(affinity|topologySpreadConstraints)" BELOW "values" ITEM, ".*", any_text, 253 + 64},
+    {"(affinity|topologySpreadConstraints" ITEM ")" BELOW "operator",
+     "In|NotIn|Exists|DoesNotExist", "In, NotIn, Exists or DoesNotExist", 63},
+    {"(affinity|topologySpreadConstraints" ITEM ")" BELOW "(key|topologyKey)", LABEL_KEY, key_text,
+     253 + 64},
+    {"(affinity|topologySpreadConstraints" ITEM ")" BELOW "(values" ITEM "|matchLabels\\..*)",
+     LABEL_VALUE, value_text, 63},
 };
 
 static weft_status check_value(const cJSON *value, const char *path)
