@@ -275,10 +275,7 @@ static weft_status open_files(weft_dataset *d)
         if (strcmp(end, ".bin") == 0 || strcmp(end, ".idx") == 0)
             return WEFT_ERROR(WEFT_FILE, "%s: give a dataset without its %s", d->prefix, end);
         return has_part(d->prefix, ".bin")
-                   ? WEFT_ERROR(WEFT_FILE,
-                                "%s.bin has no %s.idx: half a dataset, whose writer (weft prepare) "
-                                "goes on or was killed; write it again",
-                                d->prefix, d->prefix)
+                   ? WEFT_ERROR(WEFT_FILE, WEFT_HALF_A_DATASET, d->prefix, d->prefix)
                    : status;
     }
     status = check_index(d, &idx);

@@ -23,6 +23,11 @@
 /* One .bin/.idx pair. */
 typedef struct weft_dataset weft_dataset;
 
+/* Of a .bin without its .idx, whose prefix it names twice. */
+#define WEFT_HALF_A_DATASET                                                                        \
+    "%s.bin has no %s.idx: half a dataset, whose writer (weft prepare) goes on or was killed; "    \
+    "write it again"
+
 /* Opens prefix.bin and prefix.idx and checks the whole index against the sizes of both files.
  * Errors: WEFT_FILE, with the file and what is wrong with it. */
 weft_status weft_dataset_open(const char *prefix, weft_dataset **out) WEFT_CHECKED;

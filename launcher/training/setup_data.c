@@ -270,11 +270,14 @@ static weft_status check_suffix(const char *key, const char *path, weft_arena *a
 static weft_status find_datasets(const weft_data_sources *sources, weft_arena *arena)
 {
     for (size_t i = 0; i < sources->count; i++) {
-        const char *index, *prefix = sources->of[i].prefix;
+        const char *index, *tokens, *prefix = sources->of[i].prefix;
         WEFT_TRY(weft_arena_printf(arena, &index, "%s.idx", prefix));
         if (access(index, F_OK) == 0)
             continue;
         WEFT_TRY(check_suffix(sources->key, prefix, arena));
+        WEFT_TRY(weft_arena_printf(arena, &tokens, "%s.bin", prefix));
+        if (access(tokens, F_OK) == 0)
+            return WEFT_KEY_ERROR(sources->key, WEFT_HALF_A_DATASET, prefix, prefix);
         return WEFT_KEY_ERROR(sources->key, "%s: %s; weft prepare makes datasets", index,
                               strerror(ENOENT));
     }

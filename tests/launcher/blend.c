@@ -190,11 +190,13 @@ static void check_mistakes(void)
         {"data.blends=[1,\"a\"]", ": unknown key; did you mean data.blend?"},
         {"data.data_path=a", "data.blend: stands in place of data.data_path: leave out one"},
         {"data.validation=[\"d\"]", "/d.idx: No such file or directory"},
+        {"data.blend=[1,\"a\",1,\"half\"]", "half.bin has no "},
         {"data.validation=[\"short\"]", "data.validation: "},
         {"data.blend=[1,\"a\",1,\"other\"]", "other has another tokenizer than "},
         {"data.validation=[\"other\"]", "other has another tokenizer than "},
     };
     write_text("short.txt", "a", 3);
+    write_text("half.bin", "a", 3);
     CHILD_GOOD("prepare", "short.txt", "--out", "short");
     CHILD_GOOD("prepare", "a.txt", "--out", "other");
     EXPECT(system("sed -i 's/\"eod\": 256/\"eod\": 255/' other.json") == 0, "other.json");
