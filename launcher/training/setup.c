@@ -210,29 +210,20 @@ static bool fixed_moe(const weft_config *config, const weft_mesh *mesh, weft_moe
 /* A rank's model and optimizer on the device `note`, which has no memory. */
 typedef struct noted {
     weft_device *device;
+    weft_comm *world;
     weft_groups groups;
     weft_model *model;
     weft_optimizer *optimizer;
 } noted;
 
-static weft_status note_groups(const weft_mesh *mesh, int rank, weft_groups *out)
-{
-    out->mesh = *mesh;
-    out->coords = weft_mesh_coords(mesh, rank);
-    WEFT_TRY(weft_comm_create_note("world", WEFT_AXIS_NONE, rank, mesh->world, &out->world));
-    for (weft_axis axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++)
-        WEFT_TRY(weft_comm_create_note(weft_axis_text(axis), axis, out->coords.at[axis],
-                                       out->coords.size[axis], &out->by_axis[axis]));
-    return mesh->pp > 1 ? weft_comm_create_note("embedding", WEFT_AXIS_PP, 0, 2, &out->embedding)
-                        : WEFT_OK;
-}
-
 static weft_status note_rank(const weft_config *c, const weft_mesh *mesh,
                              const weft_moe_options *moe, int rank, noted *out)
 {
     weft_model_setup setup = weft_step_setup(c, moe);
+    const weft_coords coords = weft_mesh_coords(mesh, rank);
     WEFT_TRY(weft_device_create_note(&out->device));
-    WEFT_TRY(note_groups(mesh, rank, &out->groups));
+    WEFT_TRY(weft_comm_create_note("world", WEFT_AXIS_NONE, rank, mesh->world, &out->world));
+    WEFT_TRY(weft_groups_create_note(out->world, mesh, &coords, &out->groups));
     setup.groups = &out->groups;
     setup.device = out->device;
     setup.bucket_elements = (size_t)c->parallel.ddp_bucket_size;
@@ -253,9 +244,8 @@ static void release_noted(noted *n)
 {
     weft_optimizer_destroy(n->optimizer);
     weft_model_destroy(n->model);
-    weft_comm_destroy(n->groups.world);
-    n->groups.world = NULL;
     weft_groups_release(&n->groups);
+    weft_comm_destroy(n->world);
     weft_device_destroy(n->device);
 }
 

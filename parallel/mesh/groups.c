@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
+#include "comm/note/note.h"
 
 /* Purposes decide who goes first on a shared link. Both expert axes serve the dispatch. */
 static const weft_comm_purpose purposes[WEFT_NUM_AXES] = {
@@ -85,6 +86,37 @@ weft_status weft_groups_create(weft_comm *world, const weft_mesh *mesh, const we
     }
     *out = groups;
     return WEFT_OK;
+}
+
+static weft_status init_noted(weft_groups *groups)
+{
+    const weft_coords *coords = &groups->coords;
+    const struct {
+        weft_axis axis;
+        weft_comm **group;
+    } gathers[] = {{WEFT_AXIS_DP_CP, &groups->gather_dense},
+                   {WEFT_AXIS_EDP, &groups->gather_experts}};
+    for (weft_axis axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++)
+        WEFT_TRY(weft_comm_create_note(weft_axis_text(axis), axis, coords->at[axis],
+                                       coords->size[axis], &groups->by_axis[axis]));
+    for (int i = 0; i < 2; i++)
+        WEFT_TRY(weft_comm_create_note("gather", gathers[i].axis, coords->at[gathers[i].axis],
+                                       coords->size[gathers[i].axis], gathers[i].group));
+    return groups->mesh.pp > 1
+               ? weft_comm_create_note("embedding", WEFT_AXIS_PP, 0, 2, &groups->embedding)
+               : WEFT_OK;
+}
+
+weft_status weft_groups_create_note(weft_comm *world, const weft_mesh *mesh,
+                                    const weft_coords *coords, weft_groups *out)
+{
+    weft_groups groups = {.mesh = *mesh, .coords = *coords, .world = world};
+    const weft_status status = init_noted(&groups);
+    if (status == WEFT_OK)
+        *out = groups;
+    else
+        weft_groups_release(&groups);
+    return status;
 }
 
 void weft_groups_release(weft_groups *groups)

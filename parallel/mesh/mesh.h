@@ -212,6 +212,10 @@ typedef struct weft_groups_use {
  * Collective over world. */
 weft_status weft_groups_create(weft_comm *world, const weft_mesh *mesh, const weft_groups_use *use,
                                weft_groups *out) WEFT_CHECKED;
-void weft_groups_release(weft_groups *groups);
+/* Groups of a rank at these coordinates that note what is asked of them (comm/note/note.h), all of
+ * them. world: such a one, too. */
+weft_status weft_groups_create_note(weft_comm *world, const weft_mesh *mesh,
+                                    const weft_coords *coords, weft_groups *out) WEFT_CHECKED;
+void weft_groups_release(weft_groups *groups); /* a zeroed one is legal */
 
 #endif

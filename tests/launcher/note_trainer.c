@@ -9,7 +9,6 @@
 #include "layers/tier/internal.h"
 #include "parallel/topology/topology.h"
 #include "tests/expect.h"
-#include "tests/layers/note_model.h"
 
 static const char config_text[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"ffn_hidden_size\": 24, "
@@ -59,12 +58,12 @@ weft_status __wrap_weft_groups_create(weft_comm *world, const weft_mesh *mesh,
                                       const weft_groups_use *use, weft_groups *out)
 {
     const weft_coords coords = weft_mesh_coords(mesh, weft_comm_rank(world));
+    weft_coords first = coords;
     (void)use;
-    *out = (weft_groups){.mesh = *mesh, .world = world, .coords = coords};
-    out->coords.at[WEFT_AXIS_PP] = 0;
-    const weft_status status = note_groups_create(out);
+    first.at[WEFT_AXIS_PP] = 0;
+    WEFT_TRY(weft_groups_create_note(world, mesh, &first, out));
     out->coords = coords;
-    return status;
+    return WEFT_OK;
 }
 
 weft_status __wrap_weft_step_programs(const weft_pipeline_shape *shape, weft_arena *arena,

@@ -189,7 +189,7 @@ weft_add_test(NAME model_scales SOURCES launcher/model_scales.c launcher/altered
   LABELS launcher)
 weft_add_test(NAME model_map SOURCES launcher/model_map.c LABELS launcher)
 weft_add_test(NAME races_steps TIER slow SOURCES launcher/races_steps.c launcher/note_trainer.c
-  layers/note_model.c LABELS launcher)
+  LABELS launcher)
 target_link_options(test_races_steps PRIVATE -Wl,--wrap=weft_device_create_cpu
   -Wl,--wrap=weft_topology_discover,--wrap=weft_groups_create,--wrap=weft_step_programs
   -Wl,--wrap=weft_comm_send_host,--wrap=weft_tier_positions)

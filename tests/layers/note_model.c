@@ -21,29 +21,13 @@ static weft_status read_options(note_model *m, const note_case *c)
     return weft_model_options_resolve(&m->options);
 }
 
-weft_status note_groups_create(weft_groups *g)
-{
-    for (weft_axis axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++)
-        WEFT_TRY(weft_comm_create_note(weft_axis_text(axis), axis, g->coords.at[axis],
-                                       g->coords.size[axis], &g->by_axis[axis]));
-    const struct {
-        weft_axis axis;
-        weft_comm **group;
-    } gathers[] = {{WEFT_AXIS_DP_CP, &g->gather_dense}, {WEFT_AXIS_EDP, &g->gather_experts}};
-    for (int i = 0; i < 2; i++)
-        WEFT_TRY(weft_comm_create_note("gather", gathers[i].axis, g->coords.at[gathers[i].axis],
-                                       g->coords.size[gathers[i].axis], gathers[i].group));
-    return g->mesh.pp > 1 ? weft_comm_create_note("embedding", WEFT_AXIS_PP, 0, 2, &g->embedding)
-                          : WEFT_OK;
-}
-
 static weft_status create_groups(note_model *m, const note_case *c)
 {
-    weft_groups *g = &m->groups;
-    WEFT_TRY(weft_mesh_build(&m->parallel, c->world, m->options.num_experts, &g->mesh));
-    g->coords = weft_mesh_coords(&g->mesh, c->rank);
-    WEFT_TRY(weft_comm_create_note("world", WEFT_AXIS_NONE, c->rank, c->world, &g->world));
-    return note_groups_create(g);
+    weft_mesh mesh;
+    WEFT_TRY(weft_mesh_build(&m->parallel, c->world, m->options.num_experts, &mesh));
+    const weft_coords coords = weft_mesh_coords(&mesh, c->rank);
+    WEFT_TRY(weft_comm_create_note("world", WEFT_AXIS_NONE, c->rank, c->world, &m->world));
+    return weft_groups_create_note(m->world, &mesh, &coords, &m->groups);
 }
 
 static weft_status create_device(note_model *m)
@@ -106,12 +90,8 @@ void note_model_release(note_model *m)
             weft_device_free(m->device, WEFT_SPACE_DEVICE, m->rows[i], ROW_BYTES);
     weft_lane_destroy(m->compute);
     weft_lane_destroy(m->reduce);
-    for (int axis = 0; axis < WEFT_NUM_AXES; axis++)
-        weft_comm_destroy(m->groups.by_axis[axis]);
-    weft_comm_destroy(m->groups.embedding);
-    weft_comm_destroy(m->groups.gather_dense);
-    weft_comm_destroy(m->groups.gather_experts);
-    weft_comm_destroy(m->groups.world);
+    weft_groups_release(&m->groups);
+    weft_comm_destroy(m->world);
     weft_device_destroy(m->device);
     weft_arena_release(&m->arena);
     free(m->runs);

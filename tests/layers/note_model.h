@@ -24,6 +24,7 @@ typedef struct note_model {
     weft_arena arena;
     weft_model_options options;
     weft_parallel_options parallel;
+    weft_comm *world;
     weft_groups groups;
     weft_device *device;
     weft_lane *compute, *reduce;
@@ -34,8 +35,6 @@ typedef struct note_model {
     void *rows[2 * NOTE_PASSES]; /* between stages: what comes and goes, and tokens */
 } note_model;
 
-/* The groups of a mesh, at these coordinates. */
-weft_status note_groups_create(weft_groups *groups) WEFT_CHECKED;
 weft_status note_model_create(note_model *m, const note_case *c) WEFT_CHECKED;
 void note_model_release(note_model *m);
 /* A step: forward, forward, backward, backward, ... of that many micro-batches. */
