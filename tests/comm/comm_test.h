@@ -150,4 +150,28 @@ static inline uint64_t test_hash(uint64_t a, uint64_t b)
     return x ^ (x >> 29);
 }
 
+/* Numbers whose sums round and depend on the order; what is random bits is no NaN. */
+static inline void test_fill(void *x, weft_dtype dtype, size_t count, uint64_t seed)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t hash = test_hash(seed, i);
+        double real = ((double)(hash % 2000003) - 1000001.0) / 1019.0;
+        float narrow = (float)real;
+        uint32_t bits;
+        memcpy(&bits, &narrow, sizeof bits);
+        if (dtype == WEFT_F32)
+            ((float *)x)[i] = narrow;
+        else if (dtype == WEFT_F64)
+            ((double *)x)[i] = real;
+        else if (dtype == WEFT_BF16)
+            ((uint16_t *)x)[i] = (uint16_t)(bits >> 16);
+        else if (dtype == WEFT_F16)
+            ((uint16_t *)x)[i] = test_half_nearest(real);
+        else if (dtype == WEFT_I32)
+            ((uint32_t *)x)[i] = (uint32_t)hash;
+        else
+            ((uint64_t *)x)[i] = hash;
+    }
+}
+
 #endif

@@ -74,29 +74,6 @@ static void expect_element(weft_dtype dtype, weft_reduce reduce, void *const *in
     }
 }
 
-static void fill(weft_dtype dtype, void *x, uint64_t seed)
-{
-    for (size_t i = 0; i < COUNT; i++) {
-        uint64_t hash = test_hash(seed, i);
-        double real = ((double)(hash % 2000003) - 1000001.0) / 1019.0;
-        float narrow = (float)real;
-        uint32_t bits;
-        memcpy(&bits, &narrow, sizeof bits);
-        if (dtype == WEFT_F32)
-            ((float *)x)[i] = narrow;
-        else if (dtype == WEFT_F64)
-            ((double *)x)[i] = real;
-        else if (dtype == WEFT_BF16)
-            ((uint16_t *)x)[i] = (uint16_t)(bits >> 16);
-        else if (dtype == WEFT_F16)
-            ((uint16_t *)x)[i] = test_half_nearest(real);
-        else if (dtype == WEFT_I32)
-            ((uint32_t *)x)[i] = (uint32_t)hash;
-        else
-            ((uint64_t *)x)[i] = hash;
-    }
-}
-
 CASE(test_variants)
 {
     static const size_t counts[] = {0, 1, 7, 512, 513, 1999};
@@ -111,7 +88,7 @@ CASE(test_variants)
                     int n = 1 + (int)(c % MAX_INPUTS);
                     size_t bytes = counts[c] * weft_dtype_bytes(dtypes[d]);
                     for (int k = 0; k < n; k++)
-                        fill(dtypes[d], inputs[k], test_hash(d, (uint64_t)k));
+                        test_fill(inputs[k], dtypes[d], COUNT, test_hash(d, (uint64_t)k));
                     memset(out, 0x5a, COUNT * 8);
                     weft_fold_variant(v)(dtypes[d], (weft_reduce)reduce,
                                          (const void *const *)inputs, n, out, counts[c]);

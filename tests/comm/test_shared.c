@@ -26,28 +26,6 @@ static bool has_window(const weft_comm *comm)
     return ((const weft_mpi_comm *)comm)->window != NULL;
 }
 
-/* Numbers whose sums round and depend on the order; what is random bits is no NaN. */
-static void fill(void *x, weft_dtype dtype, size_t count, uint64_t seed)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint64_t hash = test_hash(seed, i);
-        double real = ((double)(hash % 2000003) - 1000001.0) / 1019.0;
-        float narrow = (float)real;
-        uint32_t bits;
-        memcpy(&bits, &narrow, sizeof bits);
-        if (dtype == WEFT_F32)
-            ((float *)x)[i] = narrow;
-        else if (dtype == WEFT_BF16)
-            ((uint16_t *)x)[i] = (uint16_t)(bits >> 16);
-        else if (dtype == WEFT_F64)
-            ((double *)x)[i] = real;
-        else if (dtype == WEFT_I32)
-            ((uint32_t *)x)[i] = (uint32_t)hash;
-        else
-            ((uint64_t *)x)[i] = hash;
-    }
-}
-
 /* One operation and its operands, made alike on every rank from its seed. */
 typedef enum form {
     ALL_REDUCE,
@@ -88,7 +66,7 @@ static void operation_init(operation *op, size_t shift, uint64_t seed)
         op->recv = op->send + rank * share;
     else if (op->form == ALL_GATHER_IN_PLACE)
         op->send = op->recv + rank * share;
-    fill(op->send, op->dtype, op->send_bytes / element, test_hash(seed, rank));
+    test_fill(op->send, op->dtype, op->send_bytes / element, test_hash(seed, rank));
 }
 
 static weft_status operation_issue(const operation *op, weft_lane *lane)

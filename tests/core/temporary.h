@@ -33,12 +33,12 @@ static inline int temporary_remove(void **state)
     return nftw(temporary_folder, temporary_remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* A path inside the folder; the buffer is used again after eight calls. */
+/* A path inside the folder; the buffer is used again after 64 calls. */
 static inline const char *temporary_path(const char *name)
 {
-    static char paths[8][256];
+    static char paths[64][256];
     static int next;
-    char *path = paths[next++ % 8];
+    char *path = paths[next++ % 64];
     snprintf(path, sizeof(paths[0]), "%s/%s", temporary_folder, name);
     return path;
 }

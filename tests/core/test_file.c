@@ -89,8 +89,7 @@ CASE(a_new_file_takes_its_place_when_it_is_whole)
 CASE(a_new_file_without_room_leaves_the_old)
 {
     weft_new_file file;
-    char path[256];
-    snprintf(path, sizeof path, "%s", temporary_path("kept"));
+    const char *path = temporary_path("kept");
     temporary_write(path, "old", 3);
     OK(weft_new_file_open(path, &file));
     FILE *full = freopen("/dev/full", "w", file.file);

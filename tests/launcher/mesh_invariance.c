@@ -270,7 +270,7 @@ static const mesh_case meshes[] = {
     {3, 4, "dp=4,binding=dp,ep=4", chosen_peers},
     {3, 4, "dp=4,binding=dp,ep=2,zero=2", PIPELINE(2, s1) ", \"moe_partition_by\": \"experts\""},
     {3, 8, "tp=2,dp=4,binding=dp,ep=4,etp=2", PIPELINE(4, s3) ", " FORM(direct, 2)},
-    /* pairs of a forward and a backward: of other models in tests/launcher/pairs.c */
+    /* pairs of a forward and a backward: of other models in tests/launcher/same_bits.c */
     {10, 4, "cp=2,dp=2,binding=dp,ep=2", PAIRS},
     {1, 4, "cp=2,dp=2,zero=1", NULL},
     {2, 4, "cp=2,dp=2,binding=dp,ep=2", NULL},
@@ -357,7 +357,7 @@ static const mesh_case meshes[] = {
     {19, 4, "pp=2,dp=2,binding=dp,ep=2,zero=0", PAIRS},
 };
 
-/* Corners of what is kept otherwise than on one rank: more in recompute.c and offload.c. */
+/* Corners of what is kept otherwise than on one rank: more in same_bits.c. */
 #define OFFLOAD(modules)                                                                           \
     ", \"fine_grained_activation_offloading\": true, \"offload_modules\": [" modules "]"
 #define RECOMPUTE(modules)                                                                         \

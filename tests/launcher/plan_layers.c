@@ -36,7 +36,8 @@ static const char paper[] =
     "\"between\": {\"cards\": 8, \"bandwidth\": 2.5e10, "
     "\"efficiency\": [[1e5, 0.4], [1e6, 0.5], [4e6, 0.8]]}}";
 
-/* The same numbers as those by hand in tests/schedule/test_exchange_paper.c. */
+/* By hand: 4 MB at 20 GB/s; 1 MB at 16.7 GB/s, 6 MB at 160 GB/s and no copy; with one, of one
+ * chunk: two would have 1 MB, below I_minimal. */
 static void check_paper(const char *alone)
 {
     cJSON *json =

@@ -284,9 +284,9 @@ CASE(a_config_is_no_tokenizer)
     static const char *const configs[] = {"{\"architectures\": [\"LlamaForCausalLM\"]}",
                                           "{\"model\": {\"num_layers\": 2}}", "{\"train\": {}}"};
     static const char says[] = "config.json: a model's config, where a tokenizer.json belongs: ";
-    char config[256], beside[256], line[512];
-    snprintf(config, sizeof config, "%s", temporary_path("config.json"));
-    snprintf(beside, sizeof beside, "%s", temporary_path("tokenizer.json"));
+    char line[512];
+    const char *config = temporary_path("config.json");
+    const char *beside = temporary_path("tokenizer.json");
     for (int i = 0; i < 3; i++) {
         temporary_write(config, configs[i], strlen(configs[i]));
         snprintf(line, sizeof line, "%sthere is no %s\n", says, beside);
@@ -405,9 +405,8 @@ static pid_t start_waiting(const char *pipe)
  * those of one that writes. */
 CASE(half_a_dataset_does_not_stay)
 {
-    char pipe[256];
     int status;
-    snprintf(pipe, sizeof(pipe), "%s", temporary_path("waits"));
+    const char *pipe = temporary_path("waits");
     assert_int_equal(mkfifo(pipe, 0600), 0);
     pid_t child = start_waiting(pipe);
     expect_refusal(RUN(text_path, "--out", out_path), 2, "another process writes this dataset");
@@ -494,8 +493,7 @@ CASE(killed_between_files)
 
 CASE(a_pipe_is_a_text)
 {
-    char pipe[256];
-    snprintf(pipe, sizeof(pipe), "%s", temporary_path("pipe"));
+    const char *pipe = temporary_path("pipe");
     assert_int_equal(mkfifo(pipe, 0600), 0);
     pid_t child = fork();
     if (child == 0) {
@@ -534,8 +532,7 @@ CASE(a_long_first_string_is_json)
 {
     enum { BYTES = 200000 };
     static char text[BYTES];
-    char path[256];
-    snprintf(path, sizeof path, "%s", temporary_path("long.json"));
+    const char *path = temporary_path("long.json");
     memset(text, 'x', sizeof text);
     memcpy(text, "[\"", 2);
     temporary_write(path, text, sizeof text);
@@ -557,8 +554,7 @@ CASE(each_line_is_a_document)
         "{\"id\": 2, \"text\": \"\"}\r\n"
         "{\"text\": \"no\", \"text\": \"\\u0074wo \\ud83d\\ude00\"}\n"
         "{\"text\": \"three|\"}";
-    char path[256];
-    snprintf(path, sizeof path, "%s", temporary_path("lines.jsonl"));
+    const char *path = temporary_path("lines.jsonl");
     temporary_write(path, lines, sizeof lines - 1);
     assert_int_equal(RUN(path, "--jsonl", "text", "--out", out_path, "--json"), 0);
     expect_tokens("one\n|two \xf0\x9f\x98\x80|three||", 3);
@@ -578,8 +574,7 @@ CASE(a_path_of_keys_leads_to_the_text)
     static const char lines[] =
         "{\"a\": {\"b\": {\"c\": \"one\"}}}\n{\"a\": 1, \"a.b\": {\"c\": \"no\"}, "
         "\"a.b.c\": \"two\"}\n";
-    char path[256];
-    snprintf(path, sizeof path, "%s", temporary_path("deep.jsonl"));
+    const char *path = temporary_path("deep.jsonl");
     temporary_write(path, lines, sizeof lines - 1);
     assert_int_equal(RUN(path, "--jsonl", "a.b.c", "--out", out_path), 0);
     expect_tokens("one|two|", 2);
@@ -593,10 +588,9 @@ CASE(an_odd_string_is_no_bad_line)
                                 "{\"text\": \"zero \\u0000.\"}\n{\"text\": \"\\udfff\"}\n";
     static const char wanted[] = "fine|a\xef\xbf\xbd"
                                  "b\xef\xbf\xbd\xf0\x9f\x98\x80|zero \0.|\xef\xbf\xbd|";
-    char path[256];
     weft_dataset *dataset;
     int32_t tokens[sizeof wanted - 1];
-    snprintf(path, sizeof path, "%s", temporary_path("odd.jsonl"));
+    const char *path = temporary_path("odd.jsonl");
     temporary_write(path, lines, sizeof lines - 1);
     assert_int_equal(RUN(path, "--jsonl", "text", "--out", out_path), 0);
     assert_non_null(strstr(printed, "2 lines with half of a surrogate pair, now U+FFFD; the first "
@@ -626,8 +620,8 @@ CASE(a_bad_line_is_named)
         {"[{\"text\": \"x\"}]", "an array, not an object: jq -c '.[]' would print one a line"},
         {"plain text", "column 1: expected a value"},
     };
-    char path[256], text[256], wanted[320];
-    snprintf(path, sizeof path, "%s", temporary_path("bad.jsonl"));
+    char text[256], wanted[320];
+    const char *path = temporary_path("bad.jsonl");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int bytes =
             snprintf(text, sizeof text, "{\"text\": \"fine\"}\n\n%s\n", cases[i].line);
@@ -702,10 +696,10 @@ static void append_packed(const char *path, bool is_gzip, const char *from)
 CASE(threads_and_forms_change_nothing)
 {
     static const char *const threads[] = {"1", "2", "7"};
-    char folder[256], a[300], b[300], c[300], one[256], other[256];
-    snprintf(folder, sizeof folder, "%s", temporary_path("corpus"));
-    snprintf(one, sizeof one, "%s", temporary_path("one"));
-    snprintf(other, sizeof other, "%s", temporary_path("other"));
+    char a[300], b[300], c[300];
+    const char *folder = temporary_path("corpus");
+    const char *one = temporary_path("one");
+    const char *other = temporary_path("other");
     snprintf(a, sizeof a, "%s/a.jsonl", folder);
     snprintf(b, sizeof b, "%s/b/x.jsonl", folder);
     snprintf(c, sizeof c, "%s/b.jsonl", folder);
@@ -724,8 +718,7 @@ CASE(threads_and_forms_change_nothing)
         expect_same_file(one, other, "json");
     }
     for (int is_gzip = 0; is_gzip < 2; is_gzip++) {
-        char packed[256];
-        snprintf(packed, sizeof packed, "%s", temporary_path(is_gzip ? "packed.1" : "packed.2"));
+        const char *packed = temporary_path(is_gzip ? "packed.1" : "packed.2");
         append_packed(packed, is_gzip, a);
         append_packed(packed, is_gzip, b);
         assert_int_equal(RUN(packed, c, "--jsonl", "text", "--out", other), 0);
@@ -745,12 +738,12 @@ CASE(threads_share_no_words)
 {
     static const char *const threads[] = {"1", "6"};
     static vocabulary trained;
-    char path[256], words[256], merges[256], out[2][256];
+    char out[2][256];
     vocabulary_train(&trained, vocabulary_text);
-    snprintf(words, sizeof words, "%s", temporary_path("e.json"));
-    snprintf(merges, sizeof merges, "%s", temporary_path("m.bpe"));
+    const char *words = temporary_path("e.json");
+    const char *merges = temporary_path("m.bpe");
     vocabulary_write(&trained, words, merges);
-    snprintf(path, sizeof path, "%s", temporary_path("words.jsonl"));
+    const char *path = temporary_path("words.jsonl");
     write_corpus(path, 6, 150);
     for (int i = 0; i < 2; i++) {
         snprintf(out[i], sizeof out[i], "%s", temporary_path(i ? "many" : "single"));
@@ -788,8 +781,7 @@ CASE(the_first_bad_line_is_told)
 
 CASE(folders_are_read_in_order)
 {
-    char folder[256];
-    snprintf(folder, sizeof folder, "%s", temporary_path("f"));
+    const char *folder = temporary_path("f");
     assert_int_equal(mkdir(folder, 0700), 0);
     expect_refusal(RUN(folder, "--out", out_path), 6, "f: a folder without files");
     assert_int_equal(mkdir(temporary_path("f/b"), 0700), 0);
@@ -821,9 +813,8 @@ static void write_shard(const char *path, int32_t magic, int32_t version, int32_
 CASE(token_files_are_cut_into_documents)
 {
     static const int32_t tokens[] = {256, 'o', 'n', 'e', 256, 't', 'w', 'o'}, odd[] = {300, 1};
-    char a[256], b[256];
-    snprintf(a, sizeof a, "%s", temporary_path("a.bin"));
-    snprintf(b, sizeof b, "%s", temporary_path("b.bin"));
+    const char *a = temporary_path("a.bin");
+    const char *b = temporary_path("b.bin");
     write_shard(a, 20240520, 1, 6, tokens, 6);
     write_shard(b, 20240801, 7, 2, tokens + 6, 2);
     assert_int_equal(RUN(a, b, text_path, "--out", out_path), 0);

@@ -15,16 +15,13 @@ weft_add_test_run(NAME mesh_invariance_long TIER nightly PROGRAM $<TARGET_FILE:t
   TIMEOUT 1200 LABELS launcher mesh)
 weft_add_test(NAME mesh_draws SOURCES launcher/mesh_draws.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher later mesh)
-weft_add_test(NAME recompute TIER slow SOURCES launcher/recompute.c launcher/same_bits.c
-  launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
-weft_add_test(NAME pairs TIER slow SOURCES launcher/pairs.c launcher/same_bits.c
-  launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
-weft_add_test(NAME offload TIER slow SOURCES launcher/offload.c launcher/same_bits.c
-  launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
-weft_add_test(NAME tier TIER slow SOURCES launcher/tier.c launcher/meshes.c launcher/planned.c
-  launcher/weights.c RANKS 4 LABELS launcher mesh)
-weft_add_test_run(NAME tier_in_file TIER nightly PROGRAM $<TARGET_FILE:test_tier> RANKS 4 ARGS file
-  LABELS launcher mesh)
+add_executable(test_same_bits launcher/same_bits.c)
+target_link_libraries(test_same_bits PRIVATE weft weft_flags)
+weft_add_helpers(test_same_bits launcher/meshes.c launcher/planned.c)
+foreach(change recompute offload pairs forms)
+  weft_add_test_run(NAME same_bits_${change} TIER slow PROGRAM $<TARGET_FILE:test_same_bits> RANKS 4
+    ARGS ${change} LABELS launcher mesh)
+endforeach()
 weft_add_test(NAME optimizer_state TIER slow SOURCES launcher/optimizer_state.c launcher/meshes.c
   launcher/planned.c launcher/weights.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME tier_placed TIER slow SOURCES launcher/tier_placed.c launcher/meshes.c launcher/planned.c
@@ -46,8 +43,11 @@ target_link_options(test_tier_slow PRIVATE -Wl,--wrap=weft_lane_submit,--wrap=we
 weft_add_test(NAME lane_delays TIER nightly SOURCES launcher/lane_delays.c launcher/meshes.c launcher/planned.c
   RANKS 4 TIMEOUT 1200 LABELS launcher mesh)
 target_link_options(test_lane_delays PRIVATE -Wl,--wrap=weft_lane_submit)
-weft_add_test(NAME tier_draws TIER nightly SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
+weft_add_test(NAME tier_draws TIER slow SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 4 LABELS launcher mesh)
+weft_add_test_run(NAME tier_draws_more TIER nightly PROGRAM $<TARGET_FILE:test_tier_draws> RANKS 4
+  LABELS launcher mesh)
+set_property(TEST tier_draws_more APPEND PROPERTY ENVIRONMENT WEFT_PROPERTY_DRAWS=40)
 weft_add_test(NAME sharding TIER release SOURCES launcher/sharding.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME tp_overlap TIER slow SOURCES launcher/tp_overlap.c launcher/meshes.c launcher/planned.c RANKS 4

@@ -2,6 +2,7 @@
  * partitions, optimizer, places of the host, threads, precision, recomputation, mesh and sharding,
  * over 20 steps beside experts on the device of the same mesh: with one micro-batch a rank losses,
  * gradient norms and every dataset of the checkpoint are the same to the bit, with more to 1e-5.
+ * Each goes on from the other's checkpoint.
  *
  * Runs under mpirun with 4 ranks. WEFT_PROPERTY_DRAWS=40: so many; WEFT_PROPERTY_SEED=7: others. */
 #include <math.h>
@@ -15,7 +16,14 @@
 #include "tests/launcher/weights.h"
 #include "tests/world.h"
 
-enum { NUM_DRAWS = 16, ALL_DRAWS = 40, NUM_STEPS = 20, MAX_VALUES = 6, TEXT_BYTES = 512 };
+enum {
+    NUM_DRAWS = 16,
+    ALL_DRAWS = 40,
+    NUM_STEPS = 20,
+    MORE_STEPS = 2,
+    MAX_VALUES = 6,
+    TEXT_BYTES = 512
+};
 
 /* replicas: how many take a sequence each in a micro-batch; least: micro-batches that it needs. */
 static const struct {
@@ -160,7 +168,8 @@ static void draw_all(int number, draw *d)
     d->set[count] = NULL;
 }
 
-static void train(weft_comm *part, const draw *d, bool beyond, const char *name,
+/* from: the run to go on from; NULL: none. */
+static void train(weft_comm *part, const draw *d, bool beyond, const char *name, const char *from,
                   weft_step_result *out)
 {
     mesh_training what = {.name = name,
@@ -168,8 +177,10 @@ static void train(weft_comm *part, const draw *d, bool beyond, const char *name,
                           .mesh = d->with_mesh,
                           .train = d->train,
                           .batch = d->num_micro_batches * meshes[d->mesh].replicas,
-                          .steps = NUM_STEPS,
-                          .saves = true};
+                          .steps = from ? MORE_STEPS : NUM_STEPS,
+                          .from = from,
+                          .from_step = NUM_STEPS,
+                          .saves = !from};
     if (beyond)
         mesh_set(&what, d->set, NUM_OPTIONS + 3);
     mesh_run(part, &what, out);
@@ -194,7 +205,7 @@ static void say(const draw *d, int number, double worst[2], const weights_differ
 /* false: other bits where only rounding may differ, of weights in 16 bits. */
 static bool is_same(weft_comm *part, const draw *d, int number)
 {
-    weft_step_result results[2][NUM_STEPS];
+    weft_step_result results[2][NUM_STEPS], more[2][MORE_STEPS];
     char name[2][32], last[2][160];
     const bool adds = d->num_micro_batches > 1;
     const double bound = adds ? 1e-5 : 0, start = weft_now_us();
@@ -203,8 +214,10 @@ static bool is_same(weft_comm *part, const draw *d, int number)
         snprintf(name[beyond], sizeof name[beyond], "%d-%d", number, beyond);
         snprintf(last[beyond], sizeof last[beyond], "%s/%s/step-%d", world_folder, name[beyond],
                  NUM_STEPS);
-        train(part, d, beyond, name[beyond], results[beyond]);
+        train(part, d, beyond, name[beyond], NULL, results[beyond]);
     }
+    for (int beyond = 0; beyond < 2; beyond++)
+        train(part, d, beyond, "more", name[!beyond], more[beyond]);
     if (weft_comm_rank(part) > 0)
         return true;
     for (int s = 0; s < NUM_STEPS; s++) {
@@ -226,6 +239,8 @@ static bool is_same(weft_comm *part, const draw *d, int number)
     EXPECT(state.count > 20 && (adds ? state.worst < 1e-4 : state.num_unequal == 0),
            "draw %d: %d of %d datasets differ, %s most (%g)", number, state.num_unequal,
            state.count, state.where, state.worst);
+    mesh_compare(more[1], more[0], MORE_STEPS, bound, "draw %d, from the other's checkpoint",
+                 number);
     return true;
 }
 

@@ -1,5 +1,8 @@
-/* Extremes: MoE layers whose tokens go where nobody wants them, and stacks at the edge of what the
- * mesh allows. Each against its definition or one rank. Runs with 4 ranks. */
+/* MoE layers, also those whose tokens go where nobody wants them, and stacks at the edge of what
+ * the mesh allows. Each against its definition or one rank: PPMoE (binding tp) and DPMoE (binding
+ * dp) are the same function, and where tokens travel so is every way in which they do, whatever the
+ * partitions, the memory reuse and the form of the all-to-all. Runs with 4 ranks. */
+#include <stdlib.h>
 
 #include "tests/world.h"
 #include "tests/layers/moe_case.h"
@@ -10,12 +13,35 @@
 #define TOP_1 "\"moe_router_topk\": 1, \"moe_router_pre_softmax\": true"
 #define LOSSES ", \"moe_aux_loss_coeff\": 0.05, \"moe_z_loss_coeff\": 0.01"
 
-enum { UNEVEN = 1, ONE_EXPERT = 2 }; /* meshes that a case does not divide by are left out */
+#define SMOOTH "\"hidden_size\": 20, \"seq_length\": 8, \"num_experts\": 4, "
+
+/* Meshes that a case does not divide by are left out; the first cases are ordinary, and take those
+ * that extremes do without. */
+enum { UNEVEN = 1, ONE_EXPERT = 2, EXTREME = 4, NUM_ORDINARY = 5 };
 
 static const struct {
     moe_case c;
     int restrictions;
 } cases[] = {
+    {{"top-1", SMOOTH "\"ffn_hidden_size\": 24, " TOP_1 LOSSES, 3, MOE_SPREAD, MOE_TIGHT}, 0},
+    {{"top-2 swiglu", SMOOTH "\"ffn_hidden_size\": 16, \"swiglu\": true" LOSSES, 2, MOE_SPREAD,
+      MOE_TIGHT},
+     0},
+    {{"top-2 shared expert",
+      SMOOTH "\"moe_ffn_hidden_size\": 12, \"ffn_hidden_size\": 24, "
+             "\"moe_shared_expert_intermediate_size\": 8" LOSSES,
+      2, MOE_SPREAD, MOE_TIGHT},
+     0},
+    {{"top-1 drops by position",
+      SMOOTH TOP_1 ", \"moe_expert_capacity_factor\": 0.75, "
+                   "\"moe_token_drop_policy\": \"position\"",
+      3, MOE_SPREAD, MOE_TIGHT},
+     0},
+    {{"top-2 drops by likelihood",
+      SMOOTH "\"moe_expert_capacity_factor\": 0.6, \"swiglu\": true, "
+             "\"moe_token_drop_policy\": \"probs\"",
+      3, MOE_SPREAD, MOE_TIGHT},
+     0},
     {{"all to one, top-1", SHAPE TOP_1 LOSSES, 2, MOE_ALL_TO_ONE, MOE_CANCELS}, 0},
     {{"all to one, top-2", SHAPE "\"moe_router_topk\": 2" LOSSES, 2, MOE_ALL_TO_ONE, MOE_TIGHT}, 0},
     {{"all to one, room for one", SHAPE TOP_1 ", \"moe_expert_capacity_factor\": 1e-6", 2,
@@ -73,16 +99,69 @@ static const struct {
     const char *mesh;
     int not_for;
 } meshes[] = {
+    {1, "tp=1,binding=tp", EXTREME},
     {1, "dp=1,binding=dp,ep=1", 0},
+    {2, "tp=2,binding=tp", EXTREME},
     {2, "tp=2,binding=tp,sp=1", UNEVEN | ONE_EXPERT},
-    {2, "dp=2,binding=dp,ep=1", 0},
+    {2, "tp=2,binding=dp,ep=1", EXTREME},
+    {2, "tp=2,binding=dp,ep=2", EXTREME},
+    {2, "tp=2,binding=dp,ep=2,sp=1", EXTREME},
     {2, "tp=2,binding=dp,ep=1,etp=2", 0},
+    {2, "dp=2,binding=dp,ep=1", 0},
+    {2, "dp=2,binding=dp,ep=2", EXTREME},
     {4, "tp=4,binding=tp", ONE_EXPERT}, /* an expert a rank */
-    {4, "dp=4,binding=dp,ep=4", ONE_EXPERT},
+    {4, "tp=4,binding=tp,sp=1", EXTREME},
+    {4, "tp=2,dp=2,binding=tp", EXTREME},
+    {4, "tp=2,dp=2,binding=dp,ep=2", EXTREME},
     {4, "tp=2,dp=2,binding=dp,ep=4", UNEVEN | ONE_EXPERT},
+    {4, "tp=2,dp=2,binding=dp,ep=4,sp=1", EXTREME},
     {4, "tp=2,dp=2,binding=dp,ep=2,etp=2", ONE_EXPERT},
+    {4, "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", EXTREME},
+    {4, "dp=4,binding=dp,ep=2", EXTREME},
+    {4, "dp=4,binding=dp,ep=4", ONE_EXPERT},
 };
 enum { NUM_MESHES = sizeof meshes / sizeof *meshes };
+
+/* How often tokens went in partitions by tokens, by peers, by experts; and in each form. */
+static int num_ways[3], num_forms[WEFT_NUM_EXCHANGES], num_sharded;
+
+/* Where tokens travel they take every way by turns. */
+static weft_moe_options way_of(const char *mesh, int turn)
+{
+    static const int partitions[] = {1, 2, 3, 4, 8, 30};
+    const char *over = strstr(mesh, ",ep=");
+    const int ep = over ? atoi(over + 4) : 1;
+    const bool sharded = strstr(mesh, "etp=2");
+    int cut = turn % 3;
+    weft_moe_options way = {.pipeline = {.num_partitions = partitions[turn % 6],
+                                         .reuse = (weft_reuse)(turn / 6 % WEFT_NUM_REUSES)}};
+    if (ep == 1)
+        return (weft_moe_options){0};
+    if (cut == 1 && !sharded) {
+        way.pipeline = weft_moe_by_peers(ep, 1 + turn / 3 % 2);
+    } else if (cut == 2 && ep == 2) {
+        way.pipeline.num_partitions = 2;
+        way.pipeline.by_experts = 1;
+        way.form = sharded ? WEFT_EXCHANGE_DIRECT : WEFT_EXCHANGE_BASELINE;
+    } else {
+        cut = 0;
+        way.form = sharded ? (weft_exchange_form)(num_sharded % WEFT_NUM_EXCHANGES) : way.form;
+        way.num_chunks = way.form <= WEFT_EXCHANGE_O1 ? 1 : num_sharded / 4 % 4;
+        num_sharded += sharded;
+    }
+    num_ways[cut]++;
+    num_forms[way.form]++;
+    return way;
+}
+
+static void check_ways(void)
+{
+    for (int cut = 0; cut < 3; cut++)
+        EXPECT(num_ways[cut] > 5, "way %d is taken %d times", cut, num_ways[cut]);
+    for (int form = 0; form < WEFT_NUM_EXCHANGES; form++)
+        EXPECT(num_forms[form] > 1, "form %s is taken %d times", weft_exchange_text(form),
+               num_forms[form]);
+}
 
 /* Tokens that TP cannot slice are refused, not rounded. */
 static void check_refusal(weft_comm *world)
@@ -212,17 +291,23 @@ static void check_kinds(void)
 int main(void)
 {
     weft_comm *world = world_begin(4);
+    int turn = 0;
     weft_comm_set_check(true);
     for (int c = 0; c < NUM_CASES; c++) {
         if (weft_comm_rank(world) == 0)
             moe_case_check_definition(&cases[c].c);
-        for (int m = 0; m < NUM_MESHES; m++)
-            if (!(cases[c].restrictions & meshes[m].not_for))
-                moe_case_check_part(&cases[c].c, world, meshes[m].ranks, meshes[m].mesh);
+        for (int m = 0; m < NUM_MESHES; m++) {
+            if ((cases[c].restrictions | (c < NUM_ORDINARY ? 0 : EXTREME)) & meshes[m].not_for)
+                continue;
+            harness_moe = way_of(meshes[m].mesh, turn++);
+            moe_case_check_mesh(&cases[c].c, world, meshes[m].ranks, meshes[m].mesh);
+        }
+        harness_moe = (weft_moe_options){0};
     }
+    check_ways();
     check_refusal(world);
     check_kinds();
     for (int i = 0; i < NUM_STACKS; i++)
         check_stack(world, i);
-    return world_finish(world) | moe_case_finish();
+    return world_finish(world);
 }

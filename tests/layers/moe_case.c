@@ -287,7 +287,7 @@ static double compare(const moe_case *c, const char *mesh, rig *r, const outcome
     return worst;
 }
 
-double moe_case_check_mesh(const moe_case *c, weft_comm *world, const char *mesh)
+static double check_mesh(const moe_case *c, weft_comm *world, const char *mesh)
 {
     weft_arena arena = {0};
     weft_model_options options = {0};
@@ -327,20 +327,18 @@ double moe_case_check_mesh(const moe_case *c, weft_comm *world, const char *mesh
     return worst;
 }
 
-void moe_case_check_part(const moe_case *c, weft_comm *world, int ranks, const char *mesh)
+void moe_case_check_mesh(const moe_case *c, weft_comm *world, int ranks, const char *mesh)
 {
-    int rank = weft_comm_rank(world);
+    const bool first = weft_comm_rank(world) == 0;
     weft_comm *part = world_part(world, ranks);
     if (!part)
         return;
-    double worst = moe_case_check_mesh(c, part, mesh);
+    const int failures = expect_failures;
+    double worst = check_mesh(c, part, mesh);
     EXPECT_OK(weft_comm_all_reduce_host(part, &worst, 1, WEFT_F64, WEFT_REDUCE_MAX));
-    if (rank == 0)
-        printf("%-26s %d ranks %-32s %.1e\n", c->name, ranks, mesh, worst);
+    if (first || expect_failures > failures)
+        printf("%-26s %d ranks %-40s %.1e, %s, %s in %d chunks\n", c->name, ranks, mesh, worst,
+               weft_moe_pipeline_text(&harness_moe.pipeline).text,
+               weft_exchange_text((int)harness_moe.form), harness_moe.num_chunks);
     weft_comm_destroy(part);
-}
-
-int moe_case_finish(void)
-{
-    return expect_finish();
 }

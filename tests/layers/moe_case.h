@@ -32,13 +32,9 @@ typedef struct moe_case {
 /* y, auxiliary loss, drops and rows an expert against fp64; gradients of x and of every weight
  * against differences of the fp64 loss. This process alone. */
 void moe_case_check_definition(const moe_case *c);
-/* y, dx, every gradient, auxiliary loss and drops against a single rank that runs the same
- * micro-batches one after the other. Collective over world. Returns the worst relative error. */
-double moe_case_check_mesh(const moe_case *c, weft_comm *world, const char *mesh);
-
-/* Runs check_mesh with the first `ranks` of world; the others wait. Rank 0 prints a line. */
-void moe_case_check_part(const moe_case *c, weft_comm *world, int ranks, const char *mesh);
-/* As expect_finish, for the checks made here: expect.h counts by source file. */
-int moe_case_finish(void);
+/* y, dx, every gradient, auxiliary loss and drops on the first `ranks` of world, while the others
+ * wait, against a single rank that runs the same micro-batches one after the other; tokens travel
+ * as harness_moe says. Rank 0 prints a line. */
+void moe_case_check_mesh(const moe_case *c, weft_comm *world, int ranks, const char *mesh);
 
 #endif

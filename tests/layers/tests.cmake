@@ -3,10 +3,8 @@ weft_add_test(NAME golden_long TIER release SOURCES layers/golden_long.c layers/
 weft_add_test_run(NAME golden_long_4 TIER nightly PROGRAM $<TARGET_FILE:test_golden_long> RANKS 4 LABELS layers mpi)
 weft_add_test(NAME precision_context TIER release SOURCES layers/precision_context.c layers/harness.c RANKS 8
   LABELS layers)
-set(moe_case layers/moe_case.c layers/moe_reference.c layers/rig.c layers/harness.c)
-weft_add_test(NAME ppmoe SOURCES layers/ppmoe.c ${moe_case} RANKS 4 LABELS layers)
-weft_add_test(NAME extremes SOURCES layers/extremes.c ${moe_case} layers/training.c RANKS 4
-  LABELS layers)
+weft_add_test(NAME extremes SOURCES layers/extremes.c layers/moe_case.c layers/moe_reference.c layers/rig.c
+  layers/harness.c layers/training.c RANKS 4 LABELS layers)
 weft_add_test(NAME no_allocation TIER release SOURCES layers/no_allocation.c layers/training.c RANKS 2
   LABELS layers)
 weft_add_test(NAME evaluation_memory TIER release SOURCES layers/evaluation_memory.c layers/training.c RANKS 4
@@ -27,7 +25,6 @@ weft_add_test_run(NAME footprint_all TIER nightly PROGRAM $<TARGET_FILE:test_foo
   LABELS layers)
 # They make hundreds of groups and send next to nothing: most of their time would go into windows.
 set_property(TEST describe footprint footprint_all APPEND PROPERTY ENVIRONMENT WEFT_SHARED_WINDOWS=0)
-weft_add_test(NAME moe_pipeline TIER slow SOURCES layers/moe_pipeline.c ${moe_case} RANKS 4 LABELS layers)
 weft_add_test(NAME forced_load SOURCES layers/forced_load.c LABELS layers)
 weft_add_test(NAME check_layer SOURCES layers/check_layer.c layers/harness.c RANKS 2 LABELS layers)
 weft_add_test(NAME own_parts SOURCES layers/own_parts.c layers/harness.c LABELS layers)

@@ -305,70 +305,8 @@ CASE(test_group_lists)
     }
 }
 
-/* Megatron-LM's worked example: 16 ranks, tp 2, cp 2, dp 2, pp 2; etp 1, ep 4. */
-CASE(test_worked_example)
-{
-    weft_parallel_options o = plain();
-    weft_mesh mesh;
-    o.tensor_model_parallel_size = 2;
-    o.context_parallel_size = 2;
-    o.pipeline_model_parallel_size = 2;
-    o.expert_model_parallel_size = 4;
-    o.expert_tensor_parallel_size = 1;
-    assert_builds(&o, 16, 8, &mesh);
-    assert_int_equal(mesh.dp, 2);
-    assert_int_equal(mesh.edp, 2);
-    static const struct {
-        weft_axis axis;
-        int rank, count, members[4];
-    } rows[] = {
-        {WEFT_AXIS_TP, 0, 2, {0, 1}},
-        {WEFT_AXIS_TP, 15, 2, {14, 15}},
-        {WEFT_AXIS_CP, 0, 2, {0, 2}},
-        {WEFT_AXIS_CP, 5, 2, {5, 7}},
-        {WEFT_AXIS_DP, 0, 2, {0, 4}},
-        {WEFT_AXIS_DP, 5, 2, {1, 5}},
-        {WEFT_AXIS_DP, 10, 2, {10, 14}},
-        {WEFT_AXIS_PP, 0, 2, {0, 8}},
-        {WEFT_AXIS_PP, 13, 2, {5, 13}},
-        {WEFT_AXIS_EP, 0, 4, {0, 1, 2, 3}},
-        {WEFT_AXIS_EP, 6, 4, {4, 5, 6, 7}},
-        {WEFT_AXIS_EP, 8, 4, {8, 9, 10, 11}},
-        {WEFT_AXIS_EDP, 0, 2, {0, 4}},
-        {WEFT_AXIS_EDP, 7, 2, {3, 7}},
-        {WEFT_AXIS_ETP, 9, 1, {9}},
-        {WEFT_AXIS_DP_CP, 0, 4, {0, 2, 4, 6}},
-        {WEFT_AXIS_DP_CP, 9, 4, {9, 11, 13, 15}},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        int group[16];
-        assert_int_equal(weft_mesh_group(&mesh, rows[i].axis, rows[i].rank, group, 16),
-                         rows[i].count);
-        assert_memory_equal(group, rows[i].members, (size_t)rows[i].count * sizeof(int));
-    }
-}
-
-/* PPMoE §3.3.2: the experts of a layer on one tensor-parallel group, N x T = E. */
-CASE(test_binding_tp_is_the_tensor_group)
-{
-    weft_parallel_options o = plain();
-    weft_mesh mesh;
-    o.tensor_model_parallel_size = 4;
-    o.pipeline_model_parallel_size = 2;
-    o.expert_binding = WEFT_BINDING_TP;
-    assert_int_equal(weft_mesh_build(&o, 16, 8, &mesh), WEFT_OK);
-    int expert[4], tensor[4];
-    for (int rank = 0; rank < 16; rank++) {
-        assert_int_equal(weft_mesh_group(&mesh, WEFT_AXIS_EP, rank, expert, 4), 4);
-        assert_int_equal(weft_mesh_group(&mesh, WEFT_AXIS_TP, rank, tensor, 4), 4);
-        assert_memory_equal(expert, tensor, sizeof tensor);
-    }
-    char line[128];
-    weft_mesh_print(&mesh, line, sizeof line);
-    assert_string_equal(line, "tp 4, pp 2, dp 2, ep 4 (binding tp)");
-}
-
-/* MoNTA, Fig. 12: the default order lays experts along CP, dp before cp lays them across it. */
+/* MoNTA, Fig. 12: the default order lays experts along CP, dp before cp lays them across it. PPMoE
+ * §3.3.2: bound to tp, the experts of a layer are on one tensor-parallel group. */
 CASE(test_experts_lie_along_cp_or_across_it)
 {
     static const struct {
@@ -376,11 +314,33 @@ CASE(test_experts_lie_along_cp_or_across_it)
         int tp, ep;
         int members[4];
         const char *line;
+        bool by_tp;
     } rows[] = {
-        {"tp-cp-ep-dp-pp", 1, 2, {0, 1}, "dp 4, cp 2, ep 2 (binding dp, along cp: vertical)"},
-        {"tp-cp-ep-dp-pp", 1, 4, {0, 1, 2, 3}, "dp 4, cp 2, ep 4 (binding dp, along cp: vertical)"},
-        {"tp-ep-dp-cp-pp", 1, 4, {0, 1, 2, 3}, "dp 4, cp 2, ep 4 (binding dp, across cp: hor"},
-        {"tp-ep-dp-cp-pp", 2, 2, {0, 1}, "dp 2, cp 2, ep 2 (binding dp, across cp: horizontal)"},
+        {"tp-cp-ep-dp-pp", 4, 4, {0, 1, 2, 3}, ", ep 4 (binding tp)", true},
+        {"tp-cp-ep-dp-pp",
+         1,
+         2,
+         {0, 1},
+         "dp 4, cp 2, ep 2 (binding dp, along cp: vertical)",
+         false},
+        {"tp-cp-ep-dp-pp",
+         1,
+         4,
+         {0, 1, 2, 3},
+         "dp 4, cp 2, ep 4 (binding dp, along cp: vertical)",
+         false},
+        {"tp-ep-dp-cp-pp",
+         1,
+         4,
+         {0, 1, 2, 3},
+         "dp 4, cp 2, ep 4 (binding dp, across cp: hor",
+         false},
+        {"tp-ep-dp-cp-pp",
+         2,
+         2,
+         {0, 1},
+         "dp 2, cp 2, ep 2 (binding dp, across cp: horizontal)",
+         false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         weft_parallel_options o = plain();
@@ -390,7 +350,7 @@ CASE(test_experts_lie_along_cp_or_across_it)
         o.tensor_model_parallel_size = rows[i].tp;
         o.context_parallel_size = 2;
         o.expert_model_parallel_size = rows[i].ep;
-        o.expert_binding = WEFT_BINDING_DP;
+        o.expert_binding = rows[i].by_tp ? WEFT_BINDING_TP : WEFT_BINDING_DP;
         o.order = rows[i].order;
         assert_int_equal(weft_mesh_build(&o, 8, 8, &mesh), WEFT_OK);
         assert_int_equal(weft_mesh_group(&mesh, WEFT_AXIS_EP, 0, group, 8), rows[i].ep);

@@ -120,48 +120,6 @@ CASE(written_out)
                "14 expert compute activation part=1 x=1 middle=3 y=7\n"
                "15 combine expert activation part=1 from=7 to=9 waits=14\n");
     release_set(&s.set);
-    shape.num_kept = 0;
-    shape.num_positions = 2;
-    make_subject(&shape, &(weft_moe_pipeline){.num_partitions = 1}, WEFT_EXCHANGE_BASELINE, &s);
-    OK(check(&s, &s.set));
-    program_is(
-        &s.set.programs[3],
-        "program in_flight=0\n"
-        "slots 0-0 T_DI\n"
-        "slots 1-1 T_M\n"
-        "slots 2-2 dT_DO\n"
-        "slots 3-3 dT_M\n"
-        "slots 4-4 dT_DI\n"
-        "slots 5-5 result_gradient\n"
-        "slots 6-7 expert_weights\n"
-        "slots 8-9 host_weights\n"
-        "slots 10-11 expert_gradients\n"
-        "slots 12-13 host_gradients\n"
-        "0 layer compute gradient layer=1\n"
-        "1 dispatch expert gradient layer=1 part=0 from=5 to=2 waits=0\n"
-        "2 expert compute gradient layer=1 part=0 x=0 middle=1 dy=2 dmiddle=3 dx=4 waits=1\n"
-        "3 upload to_device weight layer=1 expert=1 from=9 weights=7\n"
-        "4 expert compute gradient layer=1 expert=1 weights=7 weight_gradients=11 waits=3\n"
-        "5 download to_host gradient layer=1 expert=1 from=11 to=13 waits=4\n"
-        "6 upload to_device weight layer=1 expert=0 from=8 weights=6\n"
-        "7 expert compute gradient layer=1 expert=0 weights=6 weight_gradients=10 waits=6\n"
-        "8 download to_host gradient layer=1 expert=0 from=10 to=12 waits=7\n"
-        "9 expert compute gradient layer=1 part=0 x=0 middle=1 dy=2 dmiddle=3 dx=4\n"
-        "10 combine expert gradient layer=1 part=0 from=4 to=5 waits=9\n"
-        "11 layer compute gradient layer=1 waits=10\n"
-        "12 layer compute gradient layer=0\n"
-        "13 dispatch expert gradient layer=0 part=0 from=5 to=2 waits=12\n"
-        "14 expert compute gradient layer=0 part=0 x=0 middle=1 dy=2 dmiddle=3 dx=4 waits=13\n"
-        "15 upload to_device weight layer=0 expert=1 from=9 weights=7 waits=4\n"
-        "16 expert compute gradient layer=0 expert=1 weights=7 weight_gradients=11 waits=5,15\n"
-        "17 download to_host gradient layer=0 expert=1 from=11 to=13 waits=16\n"
-        "18 upload to_device weight layer=0 expert=0 from=8 weights=6 waits=7\n"
-        "19 expert compute gradient layer=0 expert=0 weights=6 weight_gradients=10 waits=8,18\n"
-        "20 download to_host gradient layer=0 expert=0 from=10 to=12 waits=19\n"
-        "21 expert compute gradient layer=0 part=0 x=0 middle=1 dy=2 dmiddle=3 dx=4\n"
-        "22 combine expert gradient layer=0 part=0 from=4 to=5 waits=21\n"
-        "23 layer compute gradient layer=0 waits=22\n");
-    release_set(&s.set);
 }
 
 static void draw_subject(uint64_t *random, subject *s)

@@ -61,68 +61,7 @@ CASE(written_out)
             "9 shift reduce gradient part=2 from=4 to=6 waits=8\n"
             "10 attend compute own part=3 x=3 y=2 to=3\n"
             "11 place compute gradient part=3 y=2 from=6 keys=3 waits=9\n");
-    text_is(WEFT_CONTEXT_ALL_GATHER, 3, 1, 0,
-            "program in_flight=1\n"
-            "slots 0-0 home\n"
-            "slots 1-1 keys\n"
-            "slots 2-2 partial\n"
-            "0 permute compute part=0 to=0\n"
-            "1 gather gather keys part=0 from=0 to=1 waits=0\n"
-            "2 attend compute activation part=0 keys=1 y=2 waits=1\n"
-            "3 place compute activation part=0 from=2\n");
-    text_is(WEFT_CONTEXT_ALL_GATHER, 3, 1, 1,
-            "program in_flight=1\n"
-            "slots 0-0 home\n"
-            "slots 1-1 keys\n"
-            "slots 2-2 partial\n"
-            "slots 3-3 keys_gradient\n"
-            "slots 4-4 arrived\n"
-            "0 permute compute part=0 to=0\n"
-            "1 gather gather keys part=0 from=0 to=1 waits=0\n"
-            "2 attend compute gradient part=0 keys=1 y=2 to=3 waits=1\n"
-            "3 reduce reduce keys part=0 from=3 to=4 waits=2\n"
-            "4 place compute gradient part=0 y=2 from=4 waits=3\n");
-    text_is(WEFT_CONTEXT_A2A, 4, 4, 0,
-            "program in_flight=1\n"
-            "slots 0-0 heads\n"
-            "slots 1-1 home\n"
-            "slots 2-2 partial\n"
-            "slots 3-3 result\n"
-            "0 permute compute part=0 to=1\n"
-            "1 dispatch expert heads part=0 from=1 to=0 waits=0\n"
-            "2 attend compute activation part=0 from=0 y=2 waits=1\n"
-            "3 place compute activation part=0 from=2 to=3\n"
-            "4 combine expert heads part=0 from=3 to=1 waits=3\n"
-            "5 place compute heads part=0 from=1 waits=4\n");
-    text_is(WEFT_CONTEXT_A2A, 4, 4, 1,
-            "program in_flight=1\n"
-            "slots 0-0 heads\n"
-            "slots 1-1 home\n"
-            "slots 2-2 partial\n"
-            "slots 3-3 heads_gradient\n"
-            "slots 4-4 own_gradient\n"
-            "0 permute compute part=0 to=1\n"
-            "1 dispatch expert heads_gradient part=0 from=1 to=3 waits=0\n"
-            "2 attend compute own part=0 from=0 dy=3 y=2 to=4 waits=1\n"
-            "3 place compute gradient part=0 y=2 keys=4 to=3\n"
-            "4 combine expert heads_gradient part=0 from=3 to=1 waits=3\n"
-            "5 place compute heads part=0 from=1 waits=4\n");
-    text_is(WEFT_CONTEXT_A2A_P2P, 4, 2, 0,
-            "program in_flight=2\n"
-            "slots 0-0 heads\n"
-            "slots 1-1 home\n"
-            "slots 2-3 keys\n"
-            "slots 4-4 partial\n"
-            "slots 5-5 result\n"
-            "0 permute compute part=0 to=1\n"
-            "1 dispatch expert heads part=0 from=1 to=0 waits=0\n"
-            "2 permute compute keys part=0 from=0 to=2 waits=1\n"
-            "3 shift send keys part=0 from=2 to=3 waits=2\n"
-            "4 attend compute activation part=0 from=0 keys=2 y=4\n"
-            "5 attend compute activation part=1 from=0 keys=3 y=4 waits=3\n"
-            "6 place compute activation part=1 from=4 to=5\n"
-            "7 combine expert heads part=0 from=5 to=1 waits=6\n"
-            "8 place compute heads part=0 from=1 waits=7\n");
+    /* The keys do not wait for the gradient's heads. */
     text_is(WEFT_CONTEXT_A2A_P2P, 4, 2, 1,
             "program in_flight=2\n"
             "slots 0-0 heads\n"

@@ -46,40 +46,6 @@ CASE(hand_computed)
     close_to(costs.copy_us, 251);
 }
 
-/* Where the node is the bottleneck, O2 and O3 differ: lines 13-17 of both algorithms. */
-CASE(slow_inside)
-{
-    const weft_exchange_shape *s = &four_by_two;
-    weft_cluster c = example(200, 4000); /* 2600, 5010, 251 */
-    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O2, 2), 2600 + 2 * (5010 + 251));
-    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O3, 2), 2600 + 2 * 5010 + 251);
-    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_DIRECT, 2), 2600 + 2 * 5010);
-    c = example(800, 100); /* 2600, 1260, 10001 */
-    close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O3, 2), 2600 + 1260 + 2 * 10001);
-}
-
-/* Equations 8-10 as they stand: volume over bandwidth times efficiency. */
-CASE(equations)
-{
-    const weft_cluster c = example(800, 4000);
-    const double i = four_by_two.bytes, t = four_by_two.t, e = four_by_two.e;
-    for (int n = 1; n <= 8; n++) {
-        const double sent = i / (n * t) * (e - 1) / e, all = i / n;
-        const double b1 = c.costs[WEFT_COST_ALL_TO_ALL].peak / 1e6,
-                     r1 = weft_cluster_efficiency(&c, WEFT_COST_ALL_TO_ALL, sent);
-        const weft_exchange_costs o2 =
-            weft_exchange_costs_of(&c, &four_by_two, WEFT_EXCHANGE_O2, n);
-        close_to(o2.all_to_all_us, sent / (b1 * r1));
-        if (n > 1)
-            continue;
-        const double b3 = c.costs[WEFT_COST_COPY].peak / 1e6,
-                     r3 = weft_cluster_efficiency(&c, WEFT_COST_COPY, all);
-        const weft_exchange_costs paper =
-            weft_exchange_costs_of(&c, &four_by_two, WEFT_EXCHANGE_O1_PAPER, n);
-        close_to(paper.copy_us, all / (b3 * r3));
-    }
-}
-
 static double real(uint64_t *random, double low, double high)
 {
     return low + (high - low) * next_random(random, 100001) / 1e5;

@@ -1,4 +1,5 @@
-/* MoNTA's equations and algorithms as printed, against numbers by hand and a second evaluator. */
+/* MoNTA's equations and algorithms as printed, against a second evaluator; the numbers by hand
+ * stand in tests/launcher/plan_layers.c. */
 #include "tests/schedule/programs.h"
 
 #include <math.h>
@@ -28,25 +29,6 @@ static weft_cluster example(void)
 }
 
 static const weft_exchange_shape four_by_two = {.bytes = 8e6, .t = 4, .e = 2, .minimal_bytes = 2e6};
-
-CASE(hand_computed)
-{
-    const weft_cluster c = example();
-    weft_exchange_paper p;
-    OK(weft_exchange_paper_of(&c, &four_by_two, &p));
-    close_to(p.rates[WEFT_PAPER_BETWEEN], 25e9);
-    /* 2 MB lie between 1 MB, which takes as long as 2 MB at the peak, and 4 MB, as long as 5 */
-    close_to(p.shares[WEFT_PAPER_BETWEEN], 2.0 / 3);
-    close_to(p.shares[WEFT_PAPER_INSIDE], 0.8);
-    close_to(p.shares[WEFT_PAPER_MEMORY], 0.5);
-    close_to(p.baseline_us, 200);     /* 4 MB at 20 GB/s */
-    close_to(p.o1_us, 60 + 37.5);     /* 1 MB at 16.7 GB/s; 6 MB at 160 GB/s; no copy */
-    close_to(p.o2_us, 60 + 37.5 + 8); /* one chunk: two would have 1 MB, below I_minimal */
-    close_to(p.o3_us, 60 + 37.5 + 8);
-    assert_int_equal(p.o2_chunks, 1);
-    assert_int_equal(p.o3_chunks, 1);
-    assert_int_equal(p.choice, WEFT_EXCHANGE_O1);
-}
 
 /* --- a second evaluator, from the paper's text ---------------------------------------------- */
 

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "schedule/exchange/exchange.h"
-#include "schedule/price/price.h"
 #include "tests/schedule/programs.h"
 
 static int most_chunks(weft_exchange_form form)
@@ -23,66 +22,6 @@ static const weft_exchange_form forms[] = {WEFT_EXCHANGE_BASELINE, WEFT_EXCHANGE
                                            WEFT_EXCHANGE_O1,       WEFT_EXCHANGE_O2,
                                            WEFT_EXCHANGE_O3,       WEFT_EXCHANGE_DIRECT};
 enum { NUM_FORMS = sizeof(forms) / sizeof(forms[0]) };
-
-static void text_is(weft_exchange_form form, int num_chunks, const char *wanted)
-{
-    program_set set = make_exchange(form, num_chunks);
-    program_is(&set.programs[0], wanted);
-    release_set(&set);
-}
-
-CASE(written_out)
-{
-    text_is(WEFT_EXCHANGE_BASELINE, 1,
-            "program in_flight=1\n"
-            "0 dispatch expert part=0\n");
-    const char *one = "program in_flight=1\n"
-                      "slots 0-0 arrived\n"
-                      "slots 1-1 gathered\n"
-                      "0 dispatch expert part=0 to=0\n"
-                      "1 gather gather part=0 from=0 to=1 waits=0\n"
-                      "2 place gather part=0 from=1\n";
-    text_is(WEFT_EXCHANGE_O1_PAPER, 1, one);
-    text_is(WEFT_EXCHANGE_O1, 1, one);
-    text_is(WEFT_EXCHANGE_O2, 1, one);
-    /* Chunk 2 arrives where chunk 0 did: when that is gathered. */
-    text_is(WEFT_EXCHANGE_O2, 3,
-            "program in_flight=2\n"
-            "slots 0-1 arrived\n"
-            "slots 2-3 gathered\n"
-            "0 dispatch expert part=0 to=0\n"
-            "1 gather gather part=0 from=0 to=2 waits=0\n"
-            "2 place gather part=0 from=2\n"
-            "3 dispatch expert part=1 to=1\n"
-            "4 gather gather part=1 from=1 to=3 waits=3\n"
-            "5 place gather part=1 from=3\n"
-            "6 dispatch expert part=2 to=0 waits=1\n"
-            "7 gather gather part=2 from=0 to=2 waits=6\n"
-            "8 place gather part=2 from=2\n");
-    /* And it is gathered where chunk 0 was: when that is placed. */
-    text_is(WEFT_EXCHANGE_O3, 3,
-            "program in_flight=2\n"
-            "slots 0-1 arrived\n"
-            "slots 2-3 gathered\n"
-            "0 dispatch expert part=0 to=0\n"
-            "1 gather gather part=0 from=0 to=2 waits=0\n"
-            "2 place place part=0 from=2 waits=1\n"
-            "3 dispatch expert part=1 to=1\n"
-            "4 gather gather part=1 from=1 to=3 waits=3\n"
-            "5 place place part=1 from=3 waits=4\n"
-            "6 dispatch expert part=2 to=0 waits=1\n"
-            "7 gather gather part=2 from=0 to=2 waits=2,6\n"
-            "8 place place part=2 from=2 waits=7\n");
-    text_is(WEFT_EXCHANGE_DIRECT, 3,
-            "program in_flight=2\n"
-            "slots 0-1 arrived\n"
-            "0 dispatch expert part=0 to=0\n"
-            "1 gather gather part=0 from=0 waits=0\n"
-            "2 dispatch expert part=1 to=1\n"
-            "3 gather gather part=1 from=1 waits=2\n"
-            "4 dispatch expert part=2 to=0 waits=1\n"
-            "5 gather gather part=2 from=0 waits=4\n");
-}
 
 typedef struct exchange {
     weft_exchange_form form;
@@ -124,46 +63,6 @@ CASE(exact)
             release_set(&again);
             release_set(&set);
         }
-}
-
-static double cost_of(const void *context, int stage, const weft_task *task)
-{
-    const double *us = context;
-    (void)stage;
-    return us[task->kind == WEFT_TASK_DISPATCH ? 0 : task->kind == WEFT_TASK_GATHER ? 1 : 2];
-}
-
-static double largest(double a, double b, double c)
-{
-    const double ab = a > b ? a : b;
-    return ab > c ? ab : c;
-}
-
-/* What MoNTA says a form takes: the longest stage fills its lane, the others show once. */
-CASE(times)
-{
-    static const double cases[][3] = {{8, 2, 1}, {2, 8, 1}, {2, 3, 9}, {5, 3, 3}, {4, 4, 4}};
-    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
-        for (int f = 0; f < NUM_FORMS; f++)
-            for (int n = 1; n <= most_chunks(forms[f]); n++) {
-                const double *us = cases[c];
-                const double all = us[0] + us[1] + us[2];
-                const double wanted[] = {
-                    us[0],
-                    all,
-                    all,
-                    all + (n - 1) * largest(us[0], us[1] + us[2], 0),
-                    all + (n - 1) * largest(us[0], us[1], us[2]),
-                    us[0] + us[1] + (n - 1) * largest(us[0], us[1], 0),
-                };
-                program_set set = make_exchange(forms[f], n);
-                weft_price price;
-                OK(weft_program_price(set.programs, 1,
-                                      &(weft_pricing){.cost = cost_of, .context = us}, &set.arena,
-                                      &price));
-                assert_true(price.makespan_us == wanted[f]);
-                release_set(&set);
-            }
 }
 
 CASE(refuses)

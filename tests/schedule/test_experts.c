@@ -87,34 +87,6 @@ CASE(written_out)
             "12 expert compute gradient expert=0 weights=0 weight_gradients=7 waits=6\n"
             "13 download to_host gradient expert=0 from=7 staging=13 waits=7,12\n"
             "14 accumulate host gradient expert=0 from=13 to=9 waits=13\n");
-    shape.order = WEFT_EXPERT_ORDER_DEMAND;
-    text_is(&shape, 0,
-            "program in_flight=0\n"
-            "slots 0-2 expert_weights\n"
-            "slots 3-6 host_weights\n"
-            "0 expert compute activation expert=0 weights=0 waits=step_before\n"
-            "1 upload to_device weight expert=1 from=4 weights=1 waits=0,step_before\n"
-            "2 expert compute activation expert=1 weights=1 waits=1\n"
-            "3 upload to_device weight expert=2 from=5 weights=2 waits=2,step_before\n"
-            "4 expert compute activation expert=2 weights=2 waits=3\n"
-            "5 upload to_device weight expert=3 from=6 weights=1 waits=4,step_before\n"
-            "6 expert compute activation expert=3 weights=1 waits=5\n");
-    shape = (weft_experts_shape){.num_positions = 2,
-                                 .num_slots = 3,
-                                 .num_gradient_slots = 2,
-                                 .order = WEFT_EXPERT_ORDER_LAYER};
-    text_is(&shape, 1,
-            "program in_flight=0\n"
-            "slots 0-1 expert_weights\n"
-            "slots 2-3 host_weights\n"
-            "slots 4-5 expert_gradients\n"
-            "slots 6-7 host_gradients\n"
-            "0 upload to_device weight expert=1 from=3 weights=1\n"
-            "1 upload to_device weight expert=0 from=2 weights=0\n"
-            "2 expert compute gradient expert=1 weights=1 weight_gradients=5 waits=1\n"
-            "3 download to_host gradient expert=1 from=5 to=7 waits=2\n"
-            "4 expert compute gradient expert=0 weights=0 weight_gradients=4\n"
-            "5 download to_host gradient expert=0 from=4 to=6 waits=4\n");
 }
 
 /* Two places in host memory: the third position's wait until the first's are up. */
@@ -143,33 +115,6 @@ CASE(written_out_in_file)
             "10 read file weight expert=3 to=4 waits=step_before\n"
             "11 upload to_device weight expert=3 from=4 weights=1 waits=4,10\n"
             "12 expert compute activation expert=3 weights=1 waits=11\n");
-    shape.num_positions = 2;
-    shape.num_kept = 0;
-    shape.num_places = 1;
-    shape.accumulates = true;
-    text_is(&shape, 1,
-            "program in_flight=0\n"
-            "slots 0-1 expert_weights\n"
-            "slots 2-2 host_weights\n"
-            "slots 3-4 expert_gradients\n"
-            "slots 5-5 host_gradients\n"
-            "slots 6-7 host_staging\n"
-            "0 write file weight expert=1 from=2\n"
-            "1 read file weight expert=1 to=2\n"
-            "2 upload to_device weight expert=1 from=2 weights=1 waits=1\n"
-            "3 expert compute gradient expert=1 weights=1 weight_gradients=4 waits=2\n"
-            "4 write file gradient expert=1 from=5\n"
-            "5 read file gradient expert=1 to=5\n"
-            "6 download to_host gradient expert=1 from=4 staging=7 waits=3\n"
-            "7 accumulate host gradient expert=1 from=7 to=5 waits=5,6\n"
-            "8 write file weight expert=0 from=2 waits=2\n"
-            "9 read file weight expert=0 to=2\n"
-            "10 upload to_device weight expert=0 from=2 weights=0 waits=9\n"
-            "11 expert compute gradient expert=0 weights=0 weight_gradients=3 waits=10\n"
-            "12 write file gradient expert=0 from=5 waits=7\n"
-            "13 read file gradient expert=0 to=5\n"
-            "14 download to_host gradient expert=0 from=3 staging=6 waits=11\n"
-            "15 accumulate host gradient expert=0 from=6 to=5 waits=13,14\n");
 }
 
 CASE(accepted)

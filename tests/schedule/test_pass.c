@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "schedule/body.h"
-#include "schedule/moe/layer.h"
 #include "schedule/tensor.h"
 #include "schedule/pass.h"
 
@@ -59,10 +58,6 @@ static const weft_chunk_shape shared = {.layers = sharing,
 
 CASE(are_these_programs)
 {
-    weft_chunk_shape whole = amid;
-    whole.first = 0;
-    whole.num_layers = 2;
-    whole.receives = whole.passes_on = false;
     expect_text(amid, false,
                 "program in_flight=0\n"
                 "slots 0-0 activation bytes=64\n"
@@ -89,20 +84,6 @@ CASE(are_these_programs)
                 "1 layer compute gradient layer=7 stash=4 dy=6 dx=7\n"
                 "2 layer compute gradient layer=6 stash=3 dy=7 dx=7\n"
                 "3 layer compute gradient layer=5 stash=2 dy=7 dx=1\n");
-    expect_text(whole, false,
-                "program in_flight=0\n"
-                "slots 0-0 layer_stash bytes=100\n"
-                "slots 1-1 layer_stash bytes=200\n"
-                "slots 2-2 layer bytes=64\n"
-                "0 layer compute activation layer=0 stash=0 y=2\n"
-                "1 layer compute activation host layer=1 x=2 stash=1\n");
-    expect_text(whole, true,
-                "program in_flight=0\n"
-                "slots 0-0 layer_stash bytes=100\n"
-                "slots 1-1 layer_stash bytes=200\n"
-                "slots 2-3 layer_gradient bytes=64\n"
-                "0 layer compute gradient layer=1 stash=1 dx=2\n"
-                "1 layer compute gradient layer=0 stash=0 dy=2 dx=3\n");
 }
 
 /* The first layer keeps its stash, the others are two groups: of layers 6 and 7, and of 8. */
@@ -579,47 +560,6 @@ static bool part_of(const void *context, const weft_task *task, int part, weft_b
     out->task = (uint32_t)part - 1;
     out->lane = (weft_lane_kind)inside->tasks[out->task].lane;
     return true;
-}
-
-CASE(bodies_have_what_is_inside_layers)
-{
-    const weft_moe_pipeline pipeline = {.num_partitions = 2, .reuse = WEFT_REUSE_S3};
-    weft_chunk_shape shape = amid;
-    weft_arena arena = {0};
-    weft_program pass, inside, body;
-    shape.num_layers = 3;
-    OK(weft_program_pass(&shape, WEFT_PASS_FORWARD, &arena, &pass));
-    OK(weft_program_moe(&pipeline, false, &arena, &inside));
-    OK(weft_program_body(&pass, part_of, &inside, &arena, &body));
-    program_is(&body, "program in_flight=0\n"
-                      "slots 0-0 activation bytes=64\n"
-                      "slots 1-1 output bytes=64\n"
-                      "slots 2-2 layer_stash bytes=100\n"
-                      "slots 3-3 layer_stash bytes=200\n"
-                      "slots 4-4 layer_stash bytes=300\n"
-                      "slots 5-6 layer bytes=64\n"
-                      "slots 7-8 T_DI\n"
-                      "slots 9-9 T_M\n"
-                      "slots 10-11 host_T_DI\n"
-                      "slots 12-13 home\n"
-                      "slots 14-15 T_DO\n"
-                      "slots 16-17 result\n"
-                      "0 layer compute activation layer=5 x=0 stash=2 y=5\n"
-                      "1 layer compute activation layer=6 x=5 stash=3 y=6\n"
-                      "2 counts compute host layer=6\n"
-                      "3 permute compute layer=6 part=0 to=12\n"
-                      "4 dispatch expert activation layer=6 part=0 from=12 to=7 waits=3\n"
-                      "5 permute compute layer=6 part=1 to=13\n"
-                      "6 dispatch expert activation layer=6 part=1 from=13 to=8 waits=5\n"
-                      "7 offload offload input layer=6 part=0 from=7 to=10 waits=4\n"
-                      "8 expert compute activation layer=6 part=0 x=7 middle=9 y=14 waits=4\n"
-                      "9 combine expert activation layer=6 part=0 from=14 to=16 waits=8\n"
-                      "10 offload offload input layer=6 part=1 from=8 to=11 waits=6\n"
-                      "11 expert compute activation layer=6 part=1 x=8 middle=9 y=15 waits=6\n"
-                      "12 combine expert activation layer=6 part=1 from=15 to=17 waits=11\n"
-                      "13 layer compute activation layer=6 x=5 stash=3 y=6 waits=10,12\n"
-                      "14 layer compute activation layer=7 x=6 stash=4 y=1\n");
-    weft_arena_release(&arena);
 }
 
 /* Products in chunks: two programs, the second of which begins behind a part of the layer's own. */

@@ -74,8 +74,6 @@ CASE(random_larger_shapes)
     }
 }
 
-/* The order of a stage's compute, written down from the papers: Narayanan et al. 2021, figure 4,
- * for four stages and eight micro-batches; Huang et al. 2019, figure 2. */
 /* The program of a rank that begins no computation, and posts nothing behind it, before all
  * messages posted so far have come: as where the driver loads a kernel (core/device/cuda/cuda.h).
  */
@@ -125,6 +123,8 @@ CASE(each_computation_may_wait_for_all_messages)
             }
 }
 
+/* The order of a stage's compute, written down from the papers: Narayanan et al. 2021, figure 4,
+ * for four stages and eight micro-batches; Huang et al. 2019, figure 2. */
 CASE(compute_order)
 {
     static const struct {

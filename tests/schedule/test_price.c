@@ -76,17 +76,6 @@ CASE(ideal_pipeline)
                 }
 }
 
-CASE(ideal_evaluation)
-{
-    const costs free_messages = {3, 0, 0, 0, NONE};
-    for (int p = 1; p <= 8; p++)
-        for (int m = 1; m <= 16; m++) {
-            program_set set = make_set(WEFT_PIPELINE_1F1B, p, m, true);
-            assert_true(price_of(&set, &free_messages, NULL).makespan_us == (m + p - 1) * 3);
-            release_set(&set);
-        }
-}
-
 /* The reference: start times as the least solution of "no earlier than" constraints. */
 typedef struct reference {
     const program_set *set;
@@ -258,79 +247,6 @@ CASE(buffered_messages_are_no_slower)
         release_set(&set);
     }
     assert_true(num_faster > 10 && num_ready > 10);
-}
-
-static void check_buffered(const costs *c, double makespan_us, const double message_us[2],
-                           const double bubble_us[2])
-{
-    program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 2, false);
-    const weft_price price = price_of(&set, c, NULL);
-    assert_true(price.makespan_us == makespan_us);
-    for (int s = 0; s < 2; s++) {
-        const weft_idle idle = weft_price_idle(&set.programs[s], &price, s);
-        assert_true(price.busy_us[s] == 16);
-        assert_true(idle.message_us == message_us[s] && idle.bubble_us == bubble_us[s]);
-    }
-    release_set(&set);
-}
-
-/* Stage 1 has one slot for activations: it asks for the second after its first backward. Where
- * messages wait: F0 [5 8], B0 [8 13], message [13 15], F1 [15 18], B1 [18 23], and stage 0 B0
- * [15 20], B1 [25 30]. Where they do not, the second leaves behind F1 of stage 0, [6 8]: F1 of
- * stage 1 [13 16], B1 [16 21], and B1 of stage 0 [23 28]. Of 10 us a message is still under way
- * when stage 1 asks, [13 23]: F0 [13 16], B0 [16 21], F1 [23 26], B1 [26 31], and stage 0 B0 [31
- * 36], B1 [41 46]. */
-CASE(buffered_messages_by_hand)
-{
-    check_buffered(&(costs){3, 5, 2, 0, NONE}, 30, (const double[]){4, 4},
-                   (const double[]){10, 10});
-    check_buffered(&(costs){3, 5, 2, 0, ALL}, 28, (const double[]){4, 2}, (const double[]){8, 10});
-    check_buffered(&(costs){3, 5, 10, 0, ALL}, 46, (const double[]){15, 12},
-                   (const double[]){15, 18});
-}
-
-/* How many micro-batches of a stage are alive at once on the timeline, from the start of their
- * forward to the end of their backward. */
-static int peak_alive(const weft_trace *trace, int stage)
-{
-    int peak = 0;
-    const weft_slice *slices = weft_trace_slices(trace);
-    for (size_t i = 0; i < weft_trace_count(trace); i++) {
-        if (slices[i].rank != stage || strcmp(slices[i].category, "forward") != 0)
-            continue;
-        int alive = 0;
-        for (size_t j = 0; j < weft_trace_count(trace); j++) {
-            if (slices[j].rank != stage)
-                continue;
-            alive += strcmp(slices[j].category, "forward") == 0 &&
-                     slices[j].start_us <= slices[i].start_us;
-            alive -= strcmp(slices[j].category, "backward") == 0 &&
-                     slices[j].end_us <= slices[i].start_us;
-        }
-        peak = alive > peak ? alive : peak;
-    }
-    return peak;
-}
-
-/* Same time, but 1F1B keeps p - i micro-batches and GPipe all m. */
-CASE(peak_activations)
-{
-    const costs c = {1, 2, 0, 0, NONE};
-    for (int kind = 0; kind < 2; kind++)
-        for (int p = 1; p <= 5; p++)
-            for (int m = 1; m <= 9; m += 2) {
-                program_set set = make_set(kind, p, m, false);
-                weft_trace *trace;
-                OK(weft_trace_create(&trace));
-                (void)price_of(&set, &c, trace);
-                for (int i = 0; i < p; i++) {
-                    const int bound = kind == WEFT_PIPELINE_GPIPE || p - i > m ? m : p - i;
-                    assert_int_equal(set.programs[i].max_in_flight, bound);
-                    assert_int_equal(peak_alive(trace, i), bound);
-                }
-                weft_trace_destroy(trace);
-                release_set(&set);
-            }
 }
 
 CASE(deadlock_and_memory)

@@ -418,6 +418,40 @@ CASE(runs_without_allocating)
     end_pipeline(&pipe);
 }
 
+/* --- programs by hand ------------------------------------------------------------------------ */
+
+typedef struct by_hand {
+    weft_arena arena;
+    weft_device *device;
+    weft_program program;
+} by_hand;
+
+/* Every task of the program is run by `run`, on a lane of its own name. */
+static void start_by_hand(by_hand *b, const char *text, weft_task_function run,
+                          weft_executor *executor)
+{
+    *b = (by_hand){.device = NULL};
+    OK(weft_program_parse(text, &b->arena, &b->program));
+    OK(weft_device_create_cpu(1, 0, &b->device));
+    for (uint32_t i = 0; i < b->program.num_tasks; i++) {
+        const weft_task *task = &b->program.tasks[i];
+        executor->run[task->kind] = run;
+        if (!executor->lanes[task->lane])
+            OK(weft_lane_create(b->device, 0, weft_lane_kind_text(task->lane),
+                                &executor->lanes[task->lane]));
+    }
+    OK(weft_executor_prepare(executor, b->device, b->program.num_tasks));
+}
+
+static void end_by_hand(by_hand *b, weft_executor *executor)
+{
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        weft_lane_destroy(executor->lanes[lane]);
+    weft_executor_release(executor);
+    weft_device_destroy(b->device);
+    weft_arena_release(&b->arena);
+}
+
 /* --- lanes that run on ----------------------------------------------------------------------- */
 
 typedef struct held_step {
@@ -451,42 +485,76 @@ static weft_status enqueue_held(void *context, const weft_task *task, weft_lane 
     return weft_lane_submit(lane, "step", wait_for_release, &context, sizeof(context));
 }
 
+/* How many were done until then. */
+static int release(held_step *held)
+{
+    pthread_mutex_lock(&held->mutex);
+    const int num_done = held->num_done;
+    held->released = true;
+    pthread_cond_broadcast(&held->changed);
+    pthread_mutex_unlock(&held->mutex);
+    return num_done;
+}
+
 /* A run returns while the host's lane is still at work, the next program is enqueued behind it, and
  * drain waits for both. */
 CASE(host_runs_on)
 {
     held_step held = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     weft_executor executor = {.context = &held, .runs_on = 1u << WEFT_LANE_HOST};
-    weft_arena arena = {0};
-    weft_device *device;
-    weft_program program;
-    OK(weft_program_parse("program in_flight=0\n"
-                          "0 norm compute\n"
-                          "1 step host bucket=0 waits=0\n"
-                          "2 step host bucket=1\n",
-                          &arena, &program));
-    OK(weft_device_create_cpu(1, 0, &device));
-    executor.run[WEFT_TASK_NORM] = executor.run[WEFT_TASK_STEP] = enqueue_held;
-    const int lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_HOST};
-    for (int i = 0; i < 2; i++)
-        OK(weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]), &executor.lanes[lanes[i]]));
-    OK(weft_executor_prepare(&executor, device, program.num_tasks));
+    by_hand b;
+    start_by_hand(&b,
+                  "program in_flight=0\n"
+                  "0 norm compute\n"
+                  "1 step host bucket=0 waits=0\n"
+                  "2 step host bucket=1\n",
+                  enqueue_held, &executor);
     for (int step = 0; step < 2; step++)
-        OK(weft_program_run(&program, &executor));
-    pthread_mutex_lock(&held.mutex);
-    const int num_done = held.num_done;
-    held.released = true;
-    pthread_cond_broadcast(&held.changed);
-    pthread_mutex_unlock(&held.mutex);
+        OK(weft_program_run(&b.program, &executor));
+    const int num_done = release(&held);
     OK(weft_executor_drain(&executor));
     assert_int_equal(num_done, 0);
     assert_int_equal(held.num_late, 0);
     assert_int_equal(held.num_done, 4);
+    end_by_hand(&b, &executor);
+}
+
+/* Enqueuing returns while the lanes stand still, more than one program behind the other; each task
+ * has a slice by then, and its times once the lanes have passed. */
+CASE(enqueue_does_not_wait)
+{
+    held_step held = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    held_step *of = &held;
+    weft_executor executor = {.context = &held,
+                              .within = {.rank = 3, .micro_batch = 7, .backward = true}};
+    by_hand b;
+    start_by_hand(&b,
+                  "program in_flight=0\n"
+                  "0 norm compute\n"
+                  "1 step host bucket=0 waits=0\n"
+                  "2 step compute bucket=1 waits=1\n",
+                  enqueue_held, &executor);
+    OK(weft_trace_create(&executor.trace));
+    const double origin_us = weft_now_us();
+    weft_trace_set_origin(executor.trace, origin_us);
+    OK(weft_lane_submit(executor.lanes[WEFT_LANE_COMPUTE], "hold", wait_for_release, &of,
+                        sizeof of));
     for (int i = 0; i < 2; i++)
-        weft_lane_destroy(executor.lanes[lanes[i]]);
-    weft_executor_release(&executor);
-    weft_device_destroy(device);
-    weft_arena_release(&arena);
+        OK(weft_program_enqueue(&b.program, &executor));
+    assert_int_equal(weft_trace_count(executor.trace), 2 * b.program.num_tasks);
+    const double released_us = weft_now_us() - origin_us;
+    assert_int_equal(release(&held), 0);
+    OK(weft_lane_sync(executor.lanes[WEFT_LANE_COMPUTE]));
+    OK(weft_lane_sync(executor.lanes[WEFT_LANE_HOST]));
+    assert_int_equal(held.num_done, 5);
+    for (uint32_t i = 0; i < 2 * b.program.num_tasks; i++) {
+        const weft_slice *slice = &weft_trace_slices(executor.trace)[i];
+        assert_true(slice->start_us >= released_us && slice->end_us >= slice->start_us);
+        assert_int_equal(slice->rank, 3);
+        assert_non_null(strstr(slice->category, " back"));
+    }
+    weft_trace_destroy(executor.trace);
+    end_by_hand(&b, &executor);
 }
 
 /* --- tasks of several parts ------------------------------------------------------------------ */
@@ -550,47 +618,33 @@ CASE(parts_and_what_goes_ahead_of_them)
         {1u << WEFT_LANE_REDUCE, "B0 R0 B1 B2 S0 S1 S2 S3 N-1 "},
     };
     in_parts p = {0};
-    weft_arena arena = {0};
-    weft_device *device;
-    weft_program program;
-    OK(weft_program_parse("program in_flight=1\n"
-                          "0 backward compute mb=0 chunk=0\n"
-                          "1 reduce reduce bucket=0 waits=0@2\n"
-                          "2 step host bucket=0 waits=0@landed\n"
-                          "3 step host bucket=1 waits=0@1\n"
-                          "4 step host bucket=2\n"
-                          "5 step host bucket=3 waits=0\n"
-                          "6 norm compute\n",
-                          &arena, &program));
-    OK(weft_device_create_cpu(1, 0, &device));
+    by_hand b;
     p.executor = (weft_executor){
         .context = &p, .goes_on = has_part, .event = point_event, .layer_of = layer_that_lands};
-    static const int kinds[] = {WEFT_TASK_BACKWARD, WEFT_TASK_REDUCE, WEFT_TASK_STEP,
-                                WEFT_TASK_NORM};
-    static const int lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_REDUCE, WEFT_LANE_HOST};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        p.executor.run[kinds[i]] = enqueue_part;
-    for (int i = 0; i < 3; i++) {
-        OK(weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]), &p.executor.lanes[lanes[i]]));
-        OK(weft_event_create(device, &p.events[i]));
-    }
-    OK(weft_event_create(device, &p.landed));
-    OK(weft_executor_prepare(&p.executor, device, program.num_tasks));
+    start_by_hand(&b,
+                  "program in_flight=1\n"
+                  "0 backward compute mb=0 chunk=0\n"
+                  "1 reduce reduce bucket=0 waits=0@2\n"
+                  "2 step host bucket=0 waits=0@landed\n"
+                  "3 step host bucket=1 waits=0@1\n"
+                  "4 step host bucket=2\n"
+                  "5 step host bucket=3 waits=0\n"
+                  "6 norm compute\n",
+                  enqueue_part, &p.executor);
+    for (int i = 0; i < NUM_PARTS; i++)
+        OK(weft_event_create(b.device, &p.events[i]));
+    OK(weft_event_create(b.device, &p.landed));
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int again = 0; again < 2; again++) {
             p.executor.ahead = cases[c].ahead;
             p.order[0] = '\0';
-            OK(weft_program_run(&program, &p.executor));
+            OK(weft_program_run(&b.program, &p.executor));
             assert_string_equal(p.order, cases[c].order);
         }
-    weft_executor_release(&p.executor);
     weft_event_destroy(p.landed);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < NUM_PARTS; i++)
         weft_event_destroy(p.events[i]);
-        weft_lane_destroy(p.executor.lanes[lanes[i]]);
-    }
-    weft_device_destroy(device);
-    weft_arena_release(&arena);
+    end_by_hand(&b, &p.executor);
 }
 
 /* --- tasks set aside, and the step before ----------------------------------------------------- */
@@ -630,24 +684,15 @@ CASE(set_aside_behind_more)
 {
     set_aside a = {0};
     weft_executor executor = {.context = &a};
-    weft_arena arena = {0};
-    weft_device *device;
-    weft_program program;
     weft_cursor cursor, aside;
-    OK(weft_program_parse("program in_flight=1\n"
-                          "0 backward compute mb=0 chunk=0\n"
-                          "1 reduce reduce bucket=0 waits=0\n"
-                          "2 norm compute\n",
-                          &arena, &program));
-    OK(weft_device_create_cpu(1, 0, &device));
-    const int kinds[] = {WEFT_TASK_BACKWARD, WEFT_TASK_REDUCE, WEFT_TASK_NORM};
-    const int lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_REDUCE};
-    for (int i = 0; i < 3; i++)
-        executor.run[kinds[i]] = enqueue_aside;
-    for (int i = 0; i < 2; i++)
-        OK(weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]), &executor.lanes[lanes[i]]));
-    OK(weft_executor_prepare(&executor, device, program.num_tasks));
-    OK(weft_program_open(&program, &executor, &cursor));
+    by_hand b;
+    start_by_hand(&b,
+                  "program in_flight=1\n"
+                  "0 backward compute mb=0 chunk=0\n"
+                  "1 reduce reduce bucket=0 waits=0\n"
+                  "2 norm compute\n",
+                  enqueue_aside, &executor);
+    OK(weft_program_open(&b.program, &executor, &cursor));
     OK(weft_program_next(&cursor));
     aside = cursor;
     cursor.at++;
@@ -655,14 +700,10 @@ CASE(set_aside_behind_more)
     OK(weft_program_end_again(&cursor, 0));
     OK(weft_program_next(&aside));
     OK(weft_executor_drain(&executor));
-    assert_int_equal(cursor.at, program.num_tasks);
+    assert_int_equal(cursor.at, b.program.num_tasks);
     assert_int_equal(aside.at, 2);
     assert_int_equal(a.seen, 1);
-    for (int i = 0; i < 2; i++)
-        weft_lane_destroy(executor.lanes[lanes[i]]);
-    weft_executor_release(&executor);
-    weft_device_destroy(device);
-    weft_arena_release(&arena);
+    end_by_hand(&b, &executor);
 }
 
 static weft_event *event_before(void *context, const weft_task *waiting, weft_wait wait)
@@ -689,39 +730,26 @@ CASE(waits_for_the_step_before)
          -1},
         {"program in_flight=1\n0 reduce reduce bucket=0 waits=step_before\n", 0, 0},
     };
-    weft_device *device;
-    weft_lane *host;
-    OK(weft_device_create_cpu(1, 0, &device));
-    OK(weft_lane_create(device, 0, "host", &host));
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         set_aside a = {0}, *of = &a;
         weft_executor executor = {.context = &a, .event = cases[c].asked ? event_before : NULL};
-        weft_arena arena = {0};
-        weft_program program;
-        OK(weft_program_parse(cases[c].text, &arena, &program));
-        executor.run[WEFT_TASK_BACKWARD] = executor.run[WEFT_TASK_REDUCE] = enqueue_aside;
-        const int lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_REDUCE};
-        for (int i = 0; i < 2; i++)
-            OK(weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]),
-                                &executor.lanes[lanes[i]]));
-        OK(weft_event_create(device, &a.before));
-        OK(weft_executor_prepare(&executor, device, program.num_tasks));
+        weft_lane *host;
+        by_hand b;
+        start_by_hand(&b, cases[c].text, enqueue_aside, &executor);
+        OK(weft_lane_create(b.device, 0, "host", &host));
+        OK(weft_event_create(b.device, &a.before));
         OK(weft_lane_submit(host, "the step before", write_late, &of, sizeof of));
         OK(weft_lane_record(host, a.before));
         if (cases[c].seen < 0)
-            FAILS(weft_program_run(&program, &executor), WEFT_INTERNAL,
+            FAILS(weft_program_run(&b.program, &executor), WEFT_INTERNAL,
                   "point -2 of task 0 is recorded nowhere");
         else
-            OK(weft_program_run(&program, &executor));
+            OK(weft_program_run(&b.program, &executor));
         OK(weft_lane_sync(host));
         assert_int_equal(a.asked, cases[c].asked);
         assert_int_equal(a.seen, cases[c].seen > 0);
-        for (int i = 0; i < 2; i++)
-            weft_lane_destroy(executor.lanes[lanes[i]]);
         weft_event_destroy(a.before);
-        weft_executor_release(&executor);
-        weft_arena_release(&arena);
+        weft_lane_destroy(host);
+        end_by_hand(&b, &executor);
     }
-    weft_lane_destroy(host);
-    weft_device_destroy(device);
 }

@@ -15,47 +15,6 @@ static weft_status check(const void *plan, const program_set *set)
     return weft_program_tensor_check(plan, &set->programs[0]);
 }
 
-static void text_is(weft_tensor_plan plan, const char *wanted)
-{
-    program_set set = make_tensor(&plan);
-    program_is(&set.programs[0], wanted);
-    release_set(&set);
-}
-
-CASE(written_out)
-{
-    text_is((weft_tensor_plan){.chunks = 2, .gathers = true, .multiplies = true, .reads = true},
-            "program in_flight=2\n"
-            "slots 0-1 gathered\n"
-            "0 gather reduce tensor part=0 to=0\n"
-            "1 gather reduce tensor part=1 to=1\n"
-            "2 product compute activation part=0 x=0 waits=0\n"
-            "3 product compute activation part=1 x=1 waits=1\n");
-    text_is((weft_tensor_plan){.chunks = 2, .multiplies = true, .reduces = true},
-            "program in_flight=2\n"
-            "slots 0-1 partial\n"
-            "0 product compute activation part=0 y=0\n"
-            "1 reduce reduce tensor part=0 from=0 waits=0\n"
-            "2 product compute activation part=1 y=1\n"
-            "3 reduce reduce tensor part=1 from=1 waits=2\n");
-    text_is((weft_tensor_plan){.chunks = 2,
-                               .backward = true,
-                               .gathers = true,
-                               .multiplies = true,
-                               .reduces = true,
-                               .weights = true},
-            "program in_flight=2\n"
-            "slots 0-1 gathered\n"
-            "slots 2-3 partial\n"
-            "0 gather reduce tensor part=0 to=0\n"
-            "1 gather reduce tensor part=1 to=1\n"
-            "2 product compute gradient part=0 y=2\n"
-            "3 reduce reduce tensor part=0 from=2 waits=2\n"
-            "4 product compute gradient part=1 y=3\n"
-            "5 reduce reduce tensor part=1 from=3 waits=4\n"
-            "6 product compute weight part=1 x=1 waits=1\n");
-}
-
 /* Every plan of so many chunks that has tasks. */
 static int each_plan(int chunks, void (*use)(const weft_tensor_plan *plan))
 {

@@ -13,8 +13,6 @@ weft_add_test(NAME schedule_moe_price CMOCKA
   SOURCES schedule/test_moe_price.c schedule/moe_machine.c schedule/programs.c)
 weft_add_test(NAME schedule_placement CMOCKA
   SOURCES schedule/test_placement.c)
-weft_add_test(NAME schedule_moe_run CMOCKA LABELS tsan
-  SOURCES schedule/test_moe_run.c schedule/moe_machine.c schedule/programs.c)
 weft_add_test(NAME schedule_cost CMOCKA SOURCES schedule/test_cost.c)
 weft_add_test(NAME schedule_clusters CMOCKA SOURCES schedule/test_clusters.c)
 weft_add_test(NAME schedule_pair CMOCKA
