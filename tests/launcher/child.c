@@ -329,7 +329,7 @@ void child_kill(child *c)
     kill(c->pid, SIGKILL);
     child_wait(c, CHILD_PATIENCE_S);
     for (int i = 0; i < count; i++)
-        for (int tries = 0; tries < 5000 && !child_is_gone(all[i]); tries++)
+        for (int tries = 0; tries < 500 * CHILD_PATIENCE_S && !child_is_gone(all[i]); tries++)
             child_pause(0.002);
 }
 

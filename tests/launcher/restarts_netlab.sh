@@ -13,7 +13,7 @@ cat >c.json <<'END'
 {"model": {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 12, "vocab_size": 53},
  "train": {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 1500, "lr": 1e-3},
  "checkpoint": {"save_interval": 100, "keep_latest_k": 2}, "data": {"mock_data": true},
- "reliability": {"max_restarts": 2, "restart_delay_s": 0, "exchange_limit_s": 6, "step_limit_s": 20},
+ "reliability": {"max_restarts": 2, "restart_delay_s": 0, "exchange_limit_s": 15, "step_limit_s": 60},
  "device": {"peak_flops": 1e9, "num_threads": 1}, "log": {"trace_step": 0, "log_interval": 1000}}
 END
 

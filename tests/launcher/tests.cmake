@@ -144,8 +144,8 @@ weft_add_test(NAME nodes TIER nightly SOURCES launcher/nodes.c launcher/child.c 
 target_link_options(test_nodes PRIVATE -Wl,--wrap=weft_gemm,--wrap=weft_lane_copy)
 add_library(fake_nvml MODULE launcher/fake_nvml.c)
 weft_add_test(NAME ledger TIER slow SOURCES launcher/ledger.c launcher/child.c ARGS $<TARGET_FILE:fake_nvml>
-  LABELS launcher)
-add_dependencies(test_ledger fake_nvml)
+  $<TARGET_FILE:weft_crashing> LABELS launcher)
+add_dependencies(test_ledger fake_nvml weft_crashing)
 set_tests_properties(ledger PROPERTIES PROCESSORS 2)
 include(${CMAKE_CURRENT_LIST_DIR}/data.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/doctor.cmake OPTIONAL)
