@@ -14,6 +14,7 @@
 #include "launcher/text/tokenizer.h"
 #include "launcher/verbs/train/train.h"
 #include "tests/core/temporary.h"
+#include "tests/launcher/child.h"
 #include "tests/launcher/vocabulary.h"
 
 enum { MAX_ARGUMENTS = 16, MAX_OUTPUT = 8192 };
@@ -395,9 +396,8 @@ static pid_t start_waiting(const char *pipe)
         _exit(weft_verb_prepare(4, argv, NULL));
     }
     snprintf(part, sizeof part, "%s.bin.weft-part", out_path);
-    while (access(part, F_OK) != 0)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    while (access(part, F_OK) != 0 || !child_catches(child, SIGTERM))
+        child_pause(0.001);
     return child;
 }
 
