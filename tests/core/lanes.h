@@ -46,12 +46,12 @@ static inline void sleep_us(long us)
     nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
 }
 
-/* Holds its lane until the gate opens, at most for some seconds: a lane that never lets the other
- * one run makes a failure, not a hang. */
+/* Holds its lane until the gate opens, at most for half a minute of looks: a lane that never lets
+ * the other one run makes a failure, not a hang. */
 static inline weft_status lane_gate(const void *args)
 {
     atomic_bool *gate = *(atomic_bool *const *)args;
-    for (int i = 0; i < 50000; i++) {
+    for (int i = 0; i < 300000; i++) {
         if (atomic_load(gate))
             return WEFT_OK;
         sleep_us(100);

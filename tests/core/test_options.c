@@ -391,7 +391,7 @@ CASE(a_long_list_is_read_once)
     strcpy(at, tail);
     weft_arena arena = {0};
     sample s;
-    alarm(60);
+    alarm(300);
     OK(sample_parse(&s, &arena, text, NULL));
     alarm(0);
     assert_int_equal(s.train.tags.count, ENTRIES + 1);

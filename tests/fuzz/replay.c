@@ -7,7 +7,7 @@
 #include "tests/fuzz/fuzz.h"
 
 enum {
-    SECONDS_AN_INPUT = 60, /* then the alarm ends the process, which is a hang */
+    SECONDS_AN_INPUT = 300, /* then the alarm ends the process, which is a hang */
     MAX_INPUTS = 256,
     ROOM = 1 << 18, /* of a damaged input */
 };

@@ -47,13 +47,15 @@ void child_kill(child *c);
 int child_ranks(const child *c, pid_t *out, int capacity);
 /* All of its descendants, parents first; their number. */
 int child_descendants(const child *c, pid_t *out, int capacity);
+/* It has a handler for a signal. */
+bool child_catches(pid_t pid, int number);
 /* Gone, or a zombie that its new parent has yet to reap. */
 bool child_is_gone(pid_t pid);
 /* Kills it, if it still runs. */
 void child_release(child *c);
 
-/* start, wait (killed after 60 s, four times that under AddressSanitizer) in one; without the lines
- * of progress that a search writes on a slow machine. */
+/* start, wait (killed after CHILD_PATIENCE_S) in one; without the lines of progress that a search
+ * writes on a slow machine. */
 void child_run(child *c, const char *const *args, const char *const *environment);
 
 /* The same of another program than weft; NULL: weft. */
@@ -91,8 +93,8 @@ bool child_is_line(const char *text);
 void child_side_by_side(void (*part)(int i), int num_parts, int at_once);
 /* Sleeps. */
 void child_pause(double seconds);
-/* Waits for up to 60 s until the file has this text; "": until it is there; false: it has not, or
- * `c`, unless NULL, has ended. */
+/* Waits for up to CHILD_PATIENCE_S until the file has this text; "": until it is there; false: it
+ * has not, or `c`, unless NULL, has ended. */
 bool child_wait_for_text(child *c, const char *path, const char *text);
 
 /* Makes a folder under /tmp and goes there; removes it. */

@@ -14,13 +14,13 @@ foreach(run "dense tp=2,dp=2,sp=1,zero=1" "dense pp=2,dp=2,zero=3" "moe dp=4,bin
     set(tier)
   endif()
   weft_add_test_run(NAME cuda_training_${name} PROGRAM $<TARGET_FILE:test_cuda_training> RANKS 4
-    TIER ${tier} TIMEOUT 300 ARGS ${args} LABELS launcher cuda mpi)
+    TIER ${tier} ARGS ${args} LABELS launcher cuda mpi)
   list(APPEND cuda_training cuda_training_${name})
 endforeach()
 # MoE layers whose parts overlap, and tensor-sharded experts' all-to-all.
 function(add_moe name mesh parallel)
   weft_add_test_run(NAME cuda_training_moe_${name} PROGRAM $<TARGET_FILE:test_cuda_training> RANKS 4
-    TIER ${tier} TIMEOUT 300 ARGS moe ${mesh} "${parallel}" LABELS launcher cuda mpi)
+    TIER ${tier} ARGS moe ${mesh} "${parallel}" LABELS launcher cuda mpi)
   list(APPEND cuda_training cuda_training_moe_${name})
   set(cuda_training ${cuda_training} PARENT_SCOPE)
 endfunction()
@@ -33,9 +33,9 @@ set(tier release)
 add_moe(direct tp=2,binding=dp,ep=2,etp=2
   "\"moe_all_to_all\": \"direct\", \"moe_num_partitions\": 2")
 weft_add_test(NAME cuda_meshes SOURCES launcher/cuda_meshes.c launcher/meshes.c launcher/planned.c
-  RANKS 4 TIER release TIMEOUT 600 LABELS launcher cuda mpi)
+  RANKS 4 TIER release LABELS launcher cuda mpi)
 weft_add_test_run(NAME cuda_tier_slow PROGRAM $<TARGET_FILE:test_tier_slow> RANKS 2 TIER release
-  TIMEOUT 300 ARGS device.kind=cuda LABELS launcher cuda mpi)
+  ARGS device.kind=cuda LABELS launcher cuda mpi)
 list(APPEND cuda_training cuda_meshes cuda_tier_slow)
 weft_lock_gpu(cuda_training ${cuda_training})
 # Emulated, pinning memory waits for all streams, as it may on a GPU.

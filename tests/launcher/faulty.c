@@ -2,7 +2,9 @@
  * number NUMBER of WHAT (all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv,
  * host for those on the host, any; save) is left out (KIND skip), made twice (twice), of another
  * type (type) or slow (NUMBER seconds; slow). The file FAULT_MARK then says which.
- * hang:verdict: its file system hangs when the verdict is written. */
+ * hang:verdict: its file system hangs when the verdict is written. stop:start: it stops itself
+ * (SIGSTOP) before it begins. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +23,12 @@ static struct {
 } fault;
 
 static int num_calls;
+
+static bool is_rank(void)
+{
+    const char *rank = getenv("PMIX_RANK");
+    return rank && atoi(rank) == fault.rank;
+}
 
 static void leave_mark(const char *what, const char *group)
 {
@@ -161,9 +169,7 @@ weft_status __wrap_weft_checkpoint_save(const char *dir, const weft_checkpoint_i
                                         const weft_optimizer *optimizer, const char *config,
                                         const char *tokenizer)
 {
-    const char *rank = getenv("PMIX_RANK");
-    if (strcmp(fault.kind, "slow") == 0 && fault.step == info->step && rank &&
-        atoi(rank) == fault.rank) {
+    if (strcmp(fault.kind, "slow") == 0 && fault.step == info->step && is_rank()) {
         leave_mark("save", "world");
         sleep((unsigned)fault.number);
     }
@@ -185,5 +191,7 @@ int main(int argc, char **argv)
     if (text && sscanf(text, "%15[^:]:%15[^:]:%d:%lld:%d", fault.kind, fault.what, &fault.rank,
                        &fault.step, &fault.number) != 5)
         return 99;
+    if (strcmp(fault.kind, "stop") == 0 && is_rank())
+        raise(SIGSTOP);
     return weft_main(argc, argv, NULL);
 }

@@ -9,7 +9,7 @@
 #include "tests/expect.h"
 #include "tests/launcher/jobs.h"
 
-enum { LIMIT_S = 120, MAX_PIDS = 64 };
+enum { MAX_PIDS = 64 };
 
 /* A start that no launcher ends, or that looks so. */
 typedef struct hung {
@@ -122,7 +122,7 @@ static void check_hung(void)
     for (int i = 0; i < NUM_HUNGS; i++) {
         const hung *h = &hungs[i];
         child *c = &children[i];
-        if (!child_wait(c, 120)) {
+        if (!child_wait(c, CHILD_PATIENCE_S)) {
             EXPECT(false, "hung-%d goes on", i);
             child_kill(c);
         }
@@ -150,7 +150,7 @@ typedef struct step {
 
 #define ENDS "exit $FAKE_CODE"
 #define WAITS                                                                                      \
-    "trap 'kill $sleeper; exit $FAKE_CODE' USR1\nsleep 30 & sleeper=$!\n"                          \
+    "trap 'kill $sleeper; exit $FAKE_CODE' USR1\nsleep 1000 & sleeper=$!\n"                        \
     "touch ready\nwait $sleeper\nexit 1"
 
 static const step steps[] = {
@@ -188,7 +188,7 @@ static void check_step(const step *s)
         EXPECT(child_wait_for_text(&c, "ready", ""), "the step did not start");
         kill(c.pid, s->signal);
     }
-    EXPECT(child_wait(&c, LIMIT_S), "the batch script goes on after signal %d", s->signal);
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "the batch script goes on after signal %d", s->signal);
     const char *text = job_said();
     EXPECT(c.exit_code == s->wanted, "a step of code %s: exit %d, not %d: %s", s->code, c.exit_code,
            s->wanted, c.err);
@@ -219,7 +219,7 @@ static void check_training(void)
     job_start(&c, "real run/job.sh", training);
     EXPECT(child_wait_for_text(&c, "real run/metrics.jsonl", "{\"step\": 10,"), "it did not go on");
     kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, LIMIT_S), "not stopped");
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "not stopped");
     EXPECT(c.exit_code == 75, "a stopped job ends with %d: %s", c.exit_code, c.err);
     char *latest = child_read("real run/checkpoints/latest");
     EXPECT(latest && strncmp(latest, "step-3\n", 7) != 0 && strcmp(latest, "step-3") != 0,
@@ -233,28 +233,16 @@ static void start_long(child *c)
     job_start(c, "long/job.sh", training);
 }
 
-/* Whether a process catches SIGTERM. */
-static bool catches_term(pid_t pid)
-{
-    char path[64];
-    unsigned long long caught = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    char *text = child_read(path), *line = text ? strstr(text, "\nSigCgt:") : NULL;
-    if (line)
-        caught = strtoull(line + 8, NULL, 16);
-    return caught >> (SIGTERM - 1) & 1;
-}
-
 /* A stop as soon as the script heeds it, and so long later: mostly before there are ranks. */
 static void check_early_stop(double seconds)
 {
     child c;
     start_long(&c);
-    while (!catches_term(c.pid) && !child_wait(&c, 0))
+    while (!child_catches(c.pid, SIGTERM) && !child_wait(&c, 0))
         child_pause(0.001);
     child_pause(seconds);
     kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, LIMIT_S), "not stopped %g s after the start", seconds);
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "not stopped %g s after the start", seconds);
     EXPECT(c.exit_code == 75, "stopped %g s after the start: exit %d: %s", seconds, c.exit_code,
            c.err);
     child_release(&c);
@@ -280,9 +268,9 @@ static void check_killed(void)
     const int count = child_descendants(&c, pids, MAX_PIDS);
     int num_gone = 0;
     kill(c.pid, SIGKILL);
-    EXPECT(child_wait(&c, LIMIT_S) && c.exit_code == 128 + SIGKILL, "exit %d: %s", c.exit_code,
-           c.err);
-    for (int tries = 0; tries < 100 * LIMIT_S && num_gone < count; tries++) {
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == 128 + SIGKILL, "exit %d: %s",
+           c.exit_code, c.err);
+    for (int tries = 0; tries < 100 * CHILD_PATIENCE_S && num_gone < count; tries++) {
         child_pause(0.01);
         while (num_gone < count && child_is_gone(pids[num_gone]))
             num_gone++;

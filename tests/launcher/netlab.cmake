@@ -4,26 +4,26 @@ add_test(NAME netlab COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/netlab.sh
   ${CMAKE_SOURCE_DIR}/scripts/netlab $<TARGET_FILE:netlab_nodes> WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
 add_test(NAME restarts_netlab COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/restarts_netlab.sh
   ${CMAKE_SOURCE_DIR}/scripts/netlab ${CMAKE_BINARY_DIR}/weft WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(restarts_netlab PROPERTIES TIMEOUT 480 COST 100 RESOURCE_LOCK netlab
+set_tests_properties(restarts_netlab PROPERTIES TIMEOUT 1800 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_slow")
 # How soon mpirun ends a job, and how soon it starts one, is this machine's affair.
 add_test(NAME faults_netlab COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/faults --quick --build ${CMAKE_BINARY_DIR}
   WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(faults_netlab PROPERTIES TIMEOUT 900 COST 100 RESOURCE_LOCK netlab
+set_tests_properties(faults_netlab PROPERTIES TIMEOUT 1800 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly" ENVIRONMENT FAULTS_SLACK=60)
 add_test(NAME nodes_netlab COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/nodes_netlab.sh
   ${CMAKE_SOURCE_DIR}/scripts/netlab ${CMAKE_BINARY_DIR}/weft WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(nodes_netlab PROPERTIES TIMEOUT 300 COST 100 RESOURCE_LOCK netlab
+set_tests_properties(nodes_netlab PROPERTIES TIMEOUT 900 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
-set_tests_properties(netlab PROPERTIES TIMEOUT 120 COST 100 RESOURCE_LOCK netlab
+set_tests_properties(netlab PROPERTIES TIMEOUT 900 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_slow")
 add_test(NAME copies_netlab COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/copies_netlab.sh
   ${CMAKE_SOURCE_DIR}/scripts/netlab ${CMAKE_BINARY_DIR}/weft WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(copies_netlab PROPERTIES TIMEOUT 600 COST 100 RESOURCE_LOCK netlab
+set_tests_properties(copies_netlab PROPERTIES TIMEOUT 1800 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
 add_test(NAME mpijob COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/mpijob_netlab.sh
   ${CMAKE_SOURCE_DIR}/scripts/netlab ${CMAKE_BINARY_DIR}/weft WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(mpijob PROPERTIES TIMEOUT 600 COST 100 RESOURCE_LOCK netlab
+set_tests_properties(mpijob PROPERTIES TIMEOUT 1800 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
 add_test(NAME slurm COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm.sh
   ${CMAKE_SOURCE_DIR}/scripts/slurmlab ${CMAKE_BINARY_DIR}/weft $<TARGET_FILE:weft_faulty> WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

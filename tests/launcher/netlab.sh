@@ -88,13 +88,13 @@ OMPI_MCA_btl_tcp_flags=3 expect 0 lab run -n 1 sh -c \
     'echo windows ${WEFT_SHARED_WINDOWS-unset}, flags $OMPI_MCA_btl_tcp_flags.'
 says 'windows unset, flags 3.'
 
-reach 5 || complain 'node0 does not reach node1'
+reach 60 || complain 'node0 does not reach node1'
 expect 0 lab link node1 down
 reach 1 && complain 'node0 reaches node1 over a cut link'
 expect 0 lab status
 says 'node1  link down'
 expect 0 lab link node1 up
-reach 5 || complain 'node0 does not reach node1 over the link that is up again'
+reach 60 || complain 'node0 does not reach node1 over the link that is up again'
 
 # A second lab beside it, and what a caller may get wrong.
 NETLAB_NAME=${NETLAB_NAME}b expect 0 lab up 1 none

@@ -14,8 +14,6 @@
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
-enum { STEPS = 8, LIMIT_S = 120 };
-
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
     "\"seq_length\": 12, \"vocab_size\": 53, \"hidden_dropout\": 0.1},\n"
@@ -43,7 +41,7 @@ static void run_until_end(child *c, const char *run, const char *mesh, const cha
                           const char *const *more)
 {
     if (start(c, run, mesh, crash, more))
-        EXPECT(child_wait(c, LIMIT_S), "%s: still there", run);
+        EXPECT(child_wait(c, CHILD_PATIENCE_S), "%s: still there", run);
 }
 
 static int count(const char *text, const char *part)
@@ -163,7 +161,7 @@ static void bad_config(void)
     if (start_long(&c, "bad.json", "bad", "tp=2", 2, ranks)) {
         EXPECT(child_write("bad.json", "{\"model\": {\"num_layer\": 2}}\n"), "no config");
         kill(ranks[1], SIGKILL);
-        EXPECT(child_wait(&c, LIMIT_S), "bad: still there");
+        EXPECT(child_wait(&c, CHILD_PATIENCE_S), "bad: still there");
         EXPECT(c.exit_code == 2 && count(c.err, "started again in ") == 1 &&
                    count(c.err, "did you mean model.num_layers?") == 1,
                "bad: exit %d: %s", c.exit_code, c.err);
@@ -180,7 +178,7 @@ static void stopped(void)
         return;
     EXPECT(child_wait_for_text(&c, c.err_path, "it is started again in 500 s"), "wait: goes on");
     kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, LIMIT_S), "wait: goes on");
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "wait: goes on");
     EXPECT(c.exit_code == WEFT_EXIT_STOPPED && c.err &&
                strstr(c.err, "asked to stop: it is not started again"),
            "wait: exit %d: %s", c.exit_code, c.err);
@@ -198,7 +196,7 @@ static void from_older(void)
     start(&c[0], "older", "tp=2", "1:4:1:0:count-older", WORDS("--resume-from", "step-2"));
     start(&c[1], "older-saves", "tp=2", "1:6:1:0:count-older-saves", WORDS("--resume-from=step-2"));
     for (int i = 0; i < 2; i++) {
-        EXPECT(child_wait(&c[i], LIMIT_S), "older %d: still there", i);
+        EXPECT(child_wait(&c[i], CHILD_PATIENCE_S), "older %d: still there", i);
         const char *wanted = i == 0 ? "step-2 (step 2)" : "step-4 (step 4)";
         EXPECT(c[i].exit_code == 0 && c[i].out && count(c[i].out, wanted) == (i == 0 ? 2 : 1) &&
                    count(c[i].out, "starting from ") == 2,
@@ -237,7 +235,7 @@ static void is_quick(void)
     printf("from kill to the next step: %.2f s\n", (weft_now_us() - begin_us) / 1e6);
     EXPECT(again, "quick: no step");
     kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, LIMIT_S), "quick: goes on");
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "quick: goes on");
     EXPECT(c.exit_code == WEFT_EXIT_STOPPED && count(c.err, "started again in ") == 1 &&
                strstr(c.err, CHILD_ASKED "\n"),
            "quick: exit %d: %s", c.exit_code, c.err);
@@ -262,7 +260,7 @@ static void job_stopped(void)
     EXPECT(child_start(&c, WORDS("job/job.sh"), WORDS(path)), "no bash");
     EXPECT(child_wait_for_text(&c, c.err_path, "started again in 500 s"), "job: goes on");
     kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, LIMIT_S) && c.exit_code == WEFT_EXIT_STOPPED &&
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S) && c.exit_code == WEFT_EXIT_STOPPED &&
                strstr(c.err, "weft: asked to stop: it is not started again\n"),
            "job: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
@@ -290,7 +288,7 @@ static void mpirun_hangs(const char *run, const char *does, const char *said, in
     EXPECT(child_start(&c, WORDS("train", "c.json", "--out", run, "--mesh", "tp=2"),
                        WORDS(path, "CRASH=0:0:0:0:none")),
            "no start");
-    EXPECT(child_wait(&c, LIMIT_S), "still there");
+    EXPECT(child_wait(&c, CHILD_PATIENCE_S), "still there");
     EXPECT(c.exit_code == 0 && strstr(c.err, said) && strstr(c.err, again), "%s: exit %d: %s", run,
            c.exit_code, c.err);
     EXPECT(weft_now_us() - begin_us > 19e6, "it is killed at once");

@@ -6,14 +6,14 @@
 netlab=${1:?usage: restarts_netlab.sh NETLAB WEFT} weft=${2:?}
 # shellcheck source=scripts/lab.sh
 . "$(dirname "$netlab")/lab.sh"
-export NETLAB_NAME=restarts$$ NETLAB_TIMEOUT=800
+export NETLAB_NAME=restarts$$ NETLAB_TIMEOUT=1700
 export OMPI_MCA_oob_tcp_keepalive_time=300 OMPI_MCA_oob_tcp_keepalive_intvl=20 # Open MPI's own
 lab_up "$netlab" 7 none # three jobs side by side
 cat >c.json <<'END'
 {"model": {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 12, "vocab_size": 53},
  "train": {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 1500, "lr": 1e-3},
  "checkpoint": {"save_interval": 100, "keep_latest_k": 2}, "data": {"mock_data": true},
- "reliability": {"max_restarts": 2, "restart_delay_s": 0, "exchange_limit_s": 6, "step_limit_s": 20},
+ "reliability": {"max_restarts": 2, "restart_delay_s": 0, "exchange_limit_s": 15, "step_limit_s": 60},
  "device": {"peak_flops": 1e9, "num_threads": 1}, "log": {"trace_step": 0, "log_interval": 1000}}
 END
 
@@ -26,7 +26,7 @@ start() {
 # lose NODE RUN: once that has saved.
 lose() {
     local i
-    for ((i = 0; i < 6000; i++)); do
+    for ((i = 0; i < 24000; i++)); do
         [ -e "$2/checkpoints/latest" ] && break
         sleep 0.05
     done

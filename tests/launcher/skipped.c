@@ -16,7 +16,7 @@ static const char config[] =
     "\"seq_length\": 12, \"vocab_size\": 53},\n"
     "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 2, \"train_iters\": 6},\n"
     "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true},\n"
-    "\"reliability\": {\"exchange_limit_s\": 2, \"step_limit_s\": 6, \"limit_factor\": 1},\n"
+    "\"reliability\": {\"exchange_limit_s\": 8, \"step_limit_s\": 30, \"limit_factor\": 1},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0, "
     "\"level\": \"warn\"}}\n";
 
@@ -47,15 +47,14 @@ static int blamed(const char *line)
 /* False: the step has no such call. */
 static bool skip(const mesh *m, bool windows, int rank, int number)
 {
-    char fault[64], run[64], what[192];
+    char fault[64], run[64], mark[96], what[192];
     child c;
     snprintf(fault, sizeof fault, "FAULT=skip:any:%d:3:%d", rank, number);
     snprintf(run, sizeof run, "%s-%d-%d-%d", m->axes, windows, rank, number);
-    unlink("skipped");
+    snprintf(mark, sizeof mark, "FAULT_MARK=%s.mark", run);
     child_run(&c, WORDS("train", "c.json", "--out", run, "--mesh", m->axes, "--set", m->set),
-              WORDS(fault, "FAULT_MARK=skipped",
-                    windows ? "WEFT_SHARED_WINDOWS=1" : "WEFT_SHARED_WINDOWS=0"));
-    char *call = child_read("skipped");
+              WORDS(fault, mark, windows ? "WEFT_SHARED_WINDOWS=1" : "WEFT_SHARED_WINDOWS=0"));
+    char *call = child_read(mark + strlen("FAULT_MARK="));
     if (!call) {
         EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
         return false;
@@ -76,16 +75,22 @@ static bool skip(const mesh *m, bool windows, int rank, int number)
     return true;
 }
 
+static bool all;
+
+static void part(int i)
+{
+    for (int way = 0; way < (all ? 4 : 1); way++)
+        for (int number = 0; skip(&meshes[i], way > 1, way % 2 == 0, number);)
+            number += all ? 1 : 3;
+}
+
 int main(int argc, char **argv)
 {
-    const bool all = argc > 2 && strcmp(argv[2], "all") == 0;
+    all = argc > 2 && strcmp(argv[2], "all") == 0;
     if (argc > 1)
         child_program = argv[1];
     child_begin();
     EXPECT(child_write("c.json", config), "c.json");
-    for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++)
-        for (int way = 0; way < (all ? 4 : 1); way++)
-            for (int number = 0; skip(&meshes[m], way > 1, way % 2 == 0, number);)
-                number += all ? 1 : 3;
+    child_side_by_side(part, sizeof meshes / sizeof *meshes, 4);
     return child_finish();
 }

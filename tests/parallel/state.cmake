@@ -20,5 +20,4 @@ weft_add_test(NAME checkpoint_raw SOURCES parallel/test_checkpoint_raw.c LABELS 
 target_link_libraries(test_checkpoint_raw PRIVATE PkgConfig::XXHASH)
 weft_add_test(NAME checkpoint_keep SOURCES parallel/test_checkpoint_keep.c LABELS parallel)
 weft_add_test(NAME checkpoint_async TIER slow SOURCES parallel/test_checkpoint_async.c LABELS parallel)
-weft_add_test(NAME checkpoint_copies SOURCES parallel/test_checkpoint_copies.c RANKS 4
-  TIMEOUT 300 LABELS parallel mpi)
+weft_add_test(NAME checkpoint_copies SOURCES parallel/test_checkpoint_copies.c RANKS 4 LABELS parallel mpi)

@@ -174,7 +174,7 @@ static void test_odd_hdf5(const char *root)
     snprintf(path, sizeof path, "%s/odd.h5", root);
     snprintf(pipe, sizeof pipe, "%s/pipe", root);
     EXPECT(mkfifo(pipe, 0600) == 0, "%s", pipe);
-    alarm(60);
+    alarm(300);
     for (odd kind = HARD; kind < NUM_ODD; kind++) {
         weft_stored stored = {.name = "model/alpha", .num_dims = 1, .dims = {4}};
         weft_stored_list list = {&stored, 1};

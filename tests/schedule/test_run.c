@@ -466,7 +466,7 @@ static weft_status wait_for_release(const void *args)
     held_step *held = *(held_step *const *)args;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 20;
+    until.tv_sec += 120;
     pthread_mutex_lock(&held->mutex);
     while (!held->released)
         if (pthread_cond_timedwait(&held->changed, &held->mutex, &until) != 0) {
