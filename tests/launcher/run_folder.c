@@ -559,7 +559,7 @@ int main(void)
     check_first_save();
     check_moved("dp=1", "mv moving away", "train_iters=1000000");
     check_moved("dp=2", "rm -r moving", "train_iters=1000000");
-    check_moved("dp=2", "rm -r moving", "train_iters=2000");
+    check_moved("dp=1", "rm -r moving", "train_iters=4000");
     check_lost("checkpoint.async_save=false");
     check_lost("checkpoint.async_save=true");
     return child_finish();
