@@ -4,6 +4,7 @@ file(GLOB emulate_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/emulate_*.
 add_library(weft_emulated_cuda SHARED ${emulate_sources})
 target_include_directories(weft_emulated_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 target_link_libraries(weft_emulated_cuda PRIVATE weft_flags)
+target_compile_options(weft_emulated_cuda PRIVATE -O2) # which switches threads a million times a test
 
 # Flags for CUDA sources as C++: without exceptions, for programs link as C; #pragma unroll is
 # nvcc's; and gcc does not follow registers of which only some threads load all, nor lets numbers of

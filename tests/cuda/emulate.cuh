@@ -157,10 +157,8 @@ template <typename Registers, typename F> void emulate_warp(const Registers &min
     turns[linear] = !turns[linear];
     *place = mine;
     weft_emulate_warp(WEFT_EMULATE_PUBLISH, 0xffffffffu, reinterpret_cast<uint64_t>(place), 0);
-    void *const *published = weft_emulate_published();
     const Registers *lanes[32];
-    for (int lane = 0; lane < 32; lane++)
-        lanes[lane] = static_cast<const Registers *>(published[lane]);
+    memcpy(lanes, weft_emulate_published(), sizeof lanes);
     meaning(static_cast<const Registers *const *>(lanes));
 }
 

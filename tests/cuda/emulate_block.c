@@ -53,7 +53,8 @@ static struct {
     thread *thread; /* that runs, if any does */
     pthread_t served_by;
     unsigned num_threads, num_left;
-    unsigned num_arrived; /* at the barrier */
+    unsigned num_arrived;               /* at the barrier */
+    unsigned at_warp[MAX_THREADS / 32]; /* lanes of each warp, in state AT_WARP */
     bool backward;
     void *published[MAX_THREADS / 32][32];
     bool started;
@@ -363,13 +364,14 @@ static void complete(thread *lanes, thread *self)
             memcpy(&now.published[warp][lane], &t->value, sizeof(void *));
         t->state = READY;
     }
+    now.at_warp[warp] &= ~mask;
 }
 
 uint64_t weft_emulate_warp(weft_emulate_collective what, unsigned mask, uint64_t value,
                            unsigned source)
 {
-    thread *self = now.thread, *lanes = &threads[number(self) / 32 * 32];
-    const unsigned lane = number(self) % 32;
+    const unsigned warp = number(now.thread) / 32, lane = number(now.thread) % 32;
+    thread *self = now.thread, *lanes = &threads[warp * 32];
     self->what = what;
     self->mask = mask;
     self->value = value;
@@ -377,11 +379,10 @@ uint64_t weft_emulate_warp(weft_emulate_collective what, unsigned mask, uint64_t
     self->state = AT_WARP;
     if (!(mask >> lane & 1))
         die(self, NULL, "the mask lacks this lane");
-    bool all = true;
-    for (unsigned m = mask; m && all; m &= m - 1) {
-        const thread *t = &lanes[__builtin_ctz(m)];
-        all = number(t) < now.num_threads && t->state == AT_WARP && t->mask == mask;
-    }
+    now.at_warp[warp] |= 1u << lane;
+    bool all = (now.at_warp[warp] & mask) == mask;
+    for (unsigned m = mask; m && all; m &= m - 1)
+        all = lanes[__builtin_ctz(m)].mask == mask;
     if (all)
         complete(lanes, self);
     else

@@ -587,7 +587,7 @@ int main(void)
     check_first_save();
     check_moved("dp=1", "mv moving away", ENDLESS);
     check_moved("dp=2", "rm -r moving", ENDLESS);
-    check_moved("dp=2", "rm -r moving", 2000);
+    check_moved("dp=1", "rm -r moving", 4000);
     check_lost("checkpoint.async_save=false");
     check_lost("checkpoint.async_save=true");
     return child_finish();
