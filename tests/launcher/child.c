@@ -301,6 +301,18 @@ bool child_is_line(const char *text)
     return end && end != text && end[1] == '\0';
 }
 
+bool child_catches(pid_t pid, int number)
+{
+    char path[64];
+    unsigned long long mask = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    char *text = child_peek(path), *line = text ? strstr(text, "\nSigCgt:") : NULL;
+    if (line)
+        mask = strtoull(line + 8, NULL, 16);
+    free(text);
+    return mask >> (number - 1) & 1;
+}
+
 bool child_is_gone(pid_t pid)
 {
     char path[64];

@@ -47,6 +47,8 @@ void child_kill(child *c);
 int child_ranks(const child *c, pid_t *out, int capacity);
 /* All of its descendants, parents first; their number. */
 int child_descendants(const child *c, pid_t *out, int capacity);
+/* It has a handler for a signal. */
+bool child_catches(pid_t pid, int number);
 /* Gone, or a zombie that its new parent has yet to reap. */
 bool child_is_gone(pid_t pid);
 /* Kills it, if it still runs. */

@@ -233,24 +233,12 @@ static void start_long(child *c)
     job_start(c, "long/job.sh", training);
 }
 
-/* Whether a process catches SIGTERM. */
-static bool catches_term(pid_t pid)
-{
-    char path[64];
-    unsigned long long caught = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    char *text = child_read(path), *line = text ? strstr(text, "\nSigCgt:") : NULL;
-    if (line)
-        caught = strtoull(line + 8, NULL, 16);
-    return caught >> (SIGTERM - 1) & 1;
-}
-
 /* A stop as soon as the script heeds it, and so long later: mostly before there are ranks. */
 static void check_early_stop(double seconds)
 {
     child c;
     start_long(&c);
-    while (!catches_term(c.pid) && !child_wait(&c, 0))
+    while (!child_catches(c.pid, SIGTERM) && !child_wait(&c, 0))
         child_pause(0.001);
     child_pause(seconds);
     kill(c.pid, SIGTERM);

@@ -48,19 +48,6 @@ static bool start(child *c, const char *run, const char *mesh, const char *set, 
     return c->pid != 0;
 }
 
-/* Whether a process catches a signal. */
-static bool catches(pid_t pid, int number)
-{
-    char path[64];
-    unsigned long long mask = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    char *text = child_peek(path), *line = text ? strstr(text, "SigCgt:") : NULL;
-    if (line)
-        sscanf(line, "SigCgt: %llx", &mask);
-    free(text);
-    return mask >> (number - 1) & 1;
-}
-
 static void check_end(const char *what, child *c, int exit_code, const char *err)
 {
     EXPECT(child_wait(c, CHILD_PATIENCE_S), "%s: still there", what);
@@ -83,7 +70,7 @@ static void stop(const char *run, const char *mesh, int number, int times, bool 
     child c;
     if (!start(&c, run, mesh, "train.seed=1", !early))
         return;
-    for (int i = 0; i < 1000 * CHILD_PATIENCE_S && !catches(c.pid, number); i++)
+    for (int i = 0; i < 1000 * CHILD_PATIENCE_S && !child_catches(c.pid, number); i++)
         child_pause(0.001);
     for (int i = 0; i < times && !child_wait(&c, 0); i++) {
         kill(c.pid, number);

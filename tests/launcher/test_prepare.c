@@ -14,6 +14,7 @@
 #include "launcher/text/tokenizer.h"
 #include "launcher/verbs/train/train.h"
 #include "tests/core/temporary.h"
+#include "tests/launcher/child.h"
 #include "tests/launcher/vocabulary.h"
 
 enum { MAX_ARGUMENTS = 16, MAX_OUTPUT = 8192 };
@@ -38,9 +39,9 @@ static int run(const char *const *arguments)
     for (; arguments[argc - 1]; argc++)
         argv[argc] = strdup(arguments[argc - 1]);
     fflush(NULL);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
         if (!freopen(temporary_path("stdout"), "w", stdout) ||
             !freopen(temporary_path("stderr"), "w", stderr))
             _exit(99);
@@ -49,7 +50,7 @@ static int run(const char *const *arguments)
         _exit(code);
     }
     int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     for (int i = 1; i < argc; i++)
         free(argv[i]);
@@ -388,17 +389,16 @@ CASE(a_failure_keeps_the_old_dataset)
 static pid_t start_waiting(const char *pipe)
 {
     char part[300];
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
         char *argv[] = {"prepare", (char *)pipe, "--out", out_path, NULL};
         _exit(weft_verb_prepare(4, argv, NULL));
     }
     snprintf(part, sizeof part, "%s.bin.weft-part", out_path);
-    while (access(part, F_OK) != 0)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-    return child;
+    while (access(part, F_OK) != 0 || !child_catches(pid, SIGTERM))
+        child_pause(0.001);
+    return pid;
 }
 
 /* What is asked to end removes its files, what is killed leaves them to the next, and nobody takes
@@ -409,16 +409,16 @@ CASE(half_a_dataset_does_not_stay)
     int status;
     snprintf(pipe, sizeof(pipe), "%s", temporary_path("waits"));
     assert_int_equal(mkfifo(pipe, 0600), 0);
-    pid_t child = start_waiting(pipe);
+    pid_t pid = start_waiting(pipe);
     expect_refusal(RUN(text_path, "--out", out_path), 2, "another process writes this dataset");
     assert_true(has_parts());
-    kill(child, SIGTERM);
-    assert_int_equal(waitpid(child, &status, 0), child);
+    kill(pid, SIGTERM);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
     assert_false(has_parts());
-    child = start_waiting(pipe);
-    kill(child, SIGKILL);
-    waitpid(child, &status, 0);
+    pid = start_waiting(pipe);
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
     assert_true(has_parts());
     assert_int_equal(RUN(text_path, "--out", out_path), 0);
     assert_false(has_parts());
@@ -464,15 +464,15 @@ CASE(killed_between_files)
         weft_dataset *dataset = NULL;
         assert_int_equal(RUN(before, "--out", out_path), 0);
         fflush(NULL);
-        const pid_t child = fork();
-        if (child == 0) {
+        const pid_t pid = fork();
+        if (pid == 0) {
             if (!freopen("/dev/null", "w", stdout))
                 _exit(99);
             num_steps = 0;
             last_step = step;
             _exit(weft_verb_prepare(5, words, NULL));
         }
-        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
         const bool is_there = weft_dataset_open(out_path, &dataset) == WEFT_OK;
         if (is_there) {
             OK(weft_prepared_read(description, &arena, &info, &prepared));
@@ -497,13 +497,13 @@ CASE(a_pipe_is_a_text)
     char pipe[256];
     snprintf(pipe, sizeof(pipe), "%s", temporary_path("pipe"));
     assert_int_equal(mkfifo(pipe, 0600), 0);
-    pid_t child = fork();
-    if (child == 0) {
+    pid_t pid = fork();
+    if (pid == 0) {
         int fd = open(pipe, O_WRONLY);
         _exit(write(fd, "piped", 5) == 5 ? 0 : 1);
     }
     assert_int_equal(RUN(pipe, "--out", out_path), 0);
-    waitpid(child, NULL, 0);
+    waitpid(pid, NULL, 0);
     expect_tokens("piped", 1);
 }
 
