@@ -13,7 +13,7 @@
 enum {
     NUM_OPS = 14, /* of a group in an epoch */
     MAX_ELEMENTS = 60000,
-    STUCK_SECONDS = 60,
+    STUCK_SECONDS = 300,
 };
 
 typedef enum stress_place { TP, EP, PP_SEND, PP_RECV, CP, DP, CONTROL, NUM_PLACES } stress_place;

@@ -293,7 +293,7 @@ static double item(const cJSON *json, const char *key)
     return number_of(cJSON_GetObjectItem(json, "ledger"), key);
 }
 
-/* In step 14, of which each fifth is saved. */
+/* The first start is killed in step 14; each fifth is saved. */
 static void check_killed(const char *mesh)
 {
     child c;

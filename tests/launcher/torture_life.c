@@ -14,7 +14,7 @@
 #include "core/clock.h"
 #include "tests/launcher/torture.h"
 
-enum { MAX_PROCESSES = 128, LIMIT_S = 120 };
+enum { MAX_PROCESSES = 128, LIMIT_S = CHILD_PATIENCE_S };
 
 torture_times torture_time;
 
@@ -172,10 +172,11 @@ void torture_check_processes(const char *when)
         count = child_descendants(&self, all, MAX_PROCESSES);
         if (count)
             pause_ms(2);
-    } while (count && seconds_since(begin_us) < 30);
+    } while (count && seconds_since(begin_us) < LIMIT_S);
     if (count == 0)
         return;
-    torture_violation("%d processes are still there 30 s %s, such as %d", count, when, (int)all[0]);
+    torture_violation("%d processes are still there %d s %s, such as %d", count, LIMIT_S, when,
+                      (int)all[0]);
     for (int i = 0; i < count; i++)
         kill(all[i], SIGKILL);
 }
