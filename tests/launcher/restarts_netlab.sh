@@ -6,7 +6,7 @@
 netlab=${1:?usage: restarts_netlab.sh NETLAB WEFT} weft=${2:?}
 # shellcheck source=scripts/lab.sh
 . "$(dirname "$netlab")/lab.sh"
-export NETLAB_NAME=restarts$$ NETLAB_TIMEOUT=800
+export NETLAB_NAME=restarts$$ NETLAB_TIMEOUT=1700
 export OMPI_MCA_oob_tcp_keepalive_time=300 OMPI_MCA_oob_tcp_keepalive_intvl=20 # Open MPI's own
 lab_up "$netlab" 7 none # three jobs side by side
 cat >c.json <<'END'
@@ -26,7 +26,7 @@ start() {
 # lose NODE RUN: once that has saved.
 lose() {
     local i
-    for ((i = 0; i < 6000; i++)); do
+    for ((i = 0; i < 24000; i++)); do
         [ -e "$2/checkpoints/latest" ] && break
         sleep 0.05
     done
