@@ -9,7 +9,7 @@ set_tests_properties(restarts_netlab PROPERTIES TIMEOUT 1800 COST 100 RESOURCE_L
 # How soon mpirun ends a job, and how soon it starts one, is this machine's affair.
 add_test(NAME faults_netlab COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/faults --quick --build ${CMAKE_BINARY_DIR}
   WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(faults_netlab PROPERTIES TIMEOUT 900 COST 100 RESOURCE_LOCK netlab
+set_tests_properties(faults_netlab PROPERTIES TIMEOUT 1800 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly" ENVIRONMENT FAULTS_SLACK=60)
 add_test(NAME nodes_netlab COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/nodes_netlab.sh
   ${CMAKE_SOURCE_DIR}/scripts/netlab ${CMAKE_BINARY_DIR}/weft WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

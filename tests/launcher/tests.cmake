@@ -12,7 +12,7 @@ endforeach()
 weft_add_test(NAME mesh_invariance TIER slow SOURCES launcher/mesh_invariance.c launcher/meshes.c
   launcher/planned.c launcher/weights.c RANKS 8 LABELS launcher mesh)
 weft_add_test_run(NAME mesh_invariance_long TIER nightly PROGRAM $<TARGET_FILE:test_mesh_invariance> RANKS 8 ARGS 20
-  TIMEOUT 1200 LABELS launcher mesh)
+  LABELS launcher mesh)
 weft_add_test(NAME mesh_draws SOURCES launcher/mesh_draws.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher later mesh)
 weft_add_test(NAME recompute TIER slow SOURCES launcher/recompute.c launcher/same_bits.c
@@ -44,7 +44,7 @@ weft_add_test(NAME tier_slow TIER nightly SOURCES launcher/tier_slow.c launcher/
   launcher/weights.c RANKS 2 LABELS launcher mesh)
 target_link_options(test_tier_slow PRIVATE -Wl,--wrap=weft_lane_submit,--wrap=weft_lane_copy)
 weft_add_test(NAME lane_delays TIER nightly SOURCES launcher/lane_delays.c launcher/meshes.c launcher/planned.c
-  RANKS 4 TIMEOUT 1200 LABELS launcher mesh)
+  RANKS 4 LABELS launcher mesh)
 target_link_options(test_lane_delays PRIVATE -Wl,--wrap=weft_lane_submit)
 weft_add_test(NAME tier_draws TIER nightly SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 4 LABELS launcher mesh)
@@ -79,7 +79,7 @@ weft_add_test(NAME watchdog TIER slow SOURCES launcher/watchdog.c launcher/child
 add_dependencies(test_watchdog weft_faulty)
 weft_add_test(NAME skipped TIER slow SOURCES launcher/skipped.c launcher/child.c
   ARGS $<TARGET_FILE:weft_faulty> LABELS launcher)
-weft_add_test_run(NAME skipped_all PROGRAM $<TARGET_FILE:test_skipped> TIER nightly TIMEOUT 1800
+weft_add_test_run(NAME skipped_all PROGRAM $<TARGET_FILE:test_skipped> TIER nightly
   ARGS $<TARGET_FILE:weft_faulty> all LABELS launcher)
 add_dependencies(test_skipped weft_faulty)
 weft_add_test(NAME bad_steps TIER slow SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher)
