@@ -253,7 +253,7 @@ static void draw_context(int num_layers, bool moe, draw *d)
         const bool sharded = tp == 2 && next_random(2);
         while (ep * 2 * (sharded ? tp : 1) <= all && ep < 4 && next_random(4))
             ep *= 2;
-        char experts[32];
+        char experts[40];
         snprintf(experts, sizeof experts, ",binding=dp,ep=%d%s", ep, sharded ? ",etp=2" : "");
         add(d->mesh, sizeof d->mesh, experts);
         if (dp == 2 && next_random(2)) /* across cp */
