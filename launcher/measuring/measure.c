@@ -114,9 +114,7 @@ static int clamp(double value, int low, int high)
 
 static bool is_link(weft_cost_kind kind)
 {
-    return kind == WEFT_COST_ALL_TO_ALL || kind == WEFT_COST_ALL_REDUCE_BETWEEN ||
-           kind == WEFT_COST_ALL_GATHER_BETWEEN || kind == WEFT_COST_REDUCE_SCATTER_BETWEEN ||
-           kind == WEFT_COST_MESSAGE;
+    return weft_cost_part_of(kind) == WEFT_PART_BETWEEN;
 }
 
 /* Operations in a train where one takes about us: for so long that a link's burst and the clock's

@@ -10,7 +10,6 @@
 #include "core/json_write.h"
 #include "launcher/models/config_json_internal.h"
 #include "launcher/planning/families.h"
-#include "layers/model/model.h"
 
 enum { MAX_SEQ_LENGTH = 4096, MAX_LAYERS = 65533 };
 

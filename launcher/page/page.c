@@ -754,7 +754,7 @@ static void answer_plan(const weft_page *page, FILE *out)
             weft_unit_text(WEFT_UNIT_COUNT, plan->tokens_per_s).text);
     if (plan->model_flops_utilization > 0)
         fprintf(out, ", %.1f %% of the devices' peak", 100 * plan->model_flops_utilization);
-    fprintf(out, ". Most of the step is %s.</p>\n", weft_limit_text(plan->limits));
+    fprintf(out, ". Most of the step is %s.</p>\n", weft_limit_texts[plan->limits]);
     if (!plan->fits) {
         fputs("<p class=\"bad\">", out);
         weft_svg_write_text(weft_plan_short_text(plan, text, sizeof text), out);
@@ -785,7 +785,7 @@ static void write_time(const weft_page *page, page_colours *colours, FILE *out)
         fprintf(out,
                 "<div class=\"row\"><span>%s</span><div class=\"bar\"><i class=\"k%d\" "
                 "style=\"width:%.2f%%\"></i></div><span class=\"v\">%s, %.1f %%</span></div>\n",
-                weft_time_text(i), page_colour(colours, weft_time_text(i)), 100 * share,
+                weft_time_texts[i], page_colour(colours, weft_time_texts[i]), 100 * share,
                 weft_seconds_text(plan->us[i] / 1e6).text, 100 * share);
     }
     fputs("<p class=\"soft\">Of the compute lanes, the stages' mean. Communication counts where "

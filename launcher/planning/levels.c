@@ -546,7 +546,7 @@ static weft_status choose_tier(const making *m, const weft_moe_options *moe, wef
     WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)plan->mesh.pp, &rooms));
     for (int s = 0; s < plan->mesh.pp; s++)
         rooms[s] = weft_tier_room_of(m->config);
-    return weft_tier_choose(m->config, &plan->mesh, moe, rooms, &plan->tier);
+    return weft_tier_choose(WEFT_STEP_TRAINS, m->config, &plan->mesh, moe, rooms, &plan->tier);
 }
 
 static weft_status make_step(making *m, const weft_config_source *source)
@@ -563,7 +563,8 @@ static weft_status make_step(making *m, const weft_config_source *source)
     weft_config copy = *m->config;
     WEFT_TRY(choose_tier(m, &moe.options, plan));
     copy.tier = plan->tier.options;
-    return weft_step_make(&copy, &plan->mesh, &moe.options, m->arena, &plan->step);
+    return weft_step_make(WEFT_STEP_TRAINS, &copy, &plan->mesh, &moe.options, m->arena,
+                          &plan->step);
 }
 
 /* Where no order of `auto` keeps the limit, the step has another. */
@@ -637,11 +638,11 @@ weft_status weft_levels_orders(const weft_levels *levels, weft_arena *arena, con
 {
     const weft_pipeline_shape *shape = &levels->plan.step.shape;
     const weft_order_shape order = weft_pipeline_order_shape(shape);
-    void *memory;
+    weft_order *made;
     *out = shape->orders;
     if (shape->orders)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)shape->num_stages, sizeof **out, &memory));
-    *out = memory;
-    return weft_order_make(shape->kind, &order, arena, memory);
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)shape->num_stages, &made));
+    *out = made;
+    return weft_order_make(shape->kind, &order, arena, made);
 }

@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "core/text.h"
 #include "launcher/planning/moe_choice.h"
@@ -198,7 +197,7 @@ static weft_status try_with(const weft_config *config, const weft_mesh *mesh, co
     *out = (trial){0};
     weft_status status = check_rules(config, mesh);
     if (status == WEFT_OK)
-        status = weft_step_make_for(as->use, config, mesh, &as->moe, &arena, &step);
+        status = weft_step_make(as->use, config, mesh, &as->moe, &arena, &step);
     if (status == WEFT_OK) {
         const fullest f = find_fullest(config, mesh, &step, false, rooms);
         *out = (trial){.runs = true,
@@ -416,7 +415,7 @@ static weft_status make_trial(const choosing *c, remembered *out)
                         .kept = tier->kept,
                         .cached = tier->cached,
                         .rows = c->moe->load.rows};
-    weft_status status = weft_step_start_for(c->use, &c->config, c->mesh, c->moe, &arena, &step);
+    weft_status status = weft_step_start(c->use, &c->config, c->mesh, c->moe, &arena, &step);
     if (status == WEFT_OK) {
         status = measure(c, &step, &arena, out->found);
         out->num_local = most_experts(&step.outline);
@@ -573,9 +572,9 @@ static weft_status choose_for(choosing_for what, choosing *c, const weft_config 
     return status;
 }
 
-static weft_status choose(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
-                          const weft_moe_options *moe, const weft_tier_room *rooms,
-                          weft_tier_selection *out)
+weft_status weft_tier_choose(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
+                             const weft_moe_options *moe, const weft_tier_room *rooms,
+                             weft_tier_selection *out)
 {
     remembered trials[MOST_REMEMBERED];
     choosing c = {.use = use,
@@ -599,13 +598,6 @@ static weft_status choose(weft_step_use use, const weft_config *config, const we
     return WEFT_OK;
 }
 
-weft_status weft_tier_choose(const weft_config *config, const weft_mesh *mesh,
-                             const weft_moe_options *moe, const weft_tier_room *rooms,
-                             weft_tier_selection *out)
-{
-    return choose(WEFT_STEP_TRAINS, config, mesh, moe, rooms, out);
-}
-
 weft_status weft_tier_require(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
                               const weft_moe_options *moe, const weft_tier_room *rooms,
                               weft_tier_selection *out)
@@ -613,11 +605,11 @@ weft_status weft_tier_require(weft_step_use use, const weft_config *config, cons
     weft_config copy = *config;
     weft_arena arena = {0};
     weft_step step;
-    WEFT_TRY(choose(use, config, mesh, moe, rooms, out));
+    WEFT_TRY(weft_tier_choose(use, config, mesh, moe, rooms, out));
     if (out->fits)
         return WEFT_OK;
     copy.tier = out->options;
-    weft_status status = weft_step_make_for(use, &copy, mesh, moe, &arena, &step);
+    weft_status status = weft_step_make(use, &copy, mesh, moe, &arena, &step);
     if (status == WEFT_OK) {
         status = weft_tier_check_room(&copy, mesh, &step, rooms);
         weft_step_release(&step);

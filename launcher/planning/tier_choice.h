@@ -39,10 +39,10 @@ weft_status weft_tier_check_room(const weft_config *config, const weft_mesh *mes
 /* Makes the steps of the degrees until one fits: of a file, where offload.cached does not, with as
  * many experts in host memory as do. Then, where kept is open, finds the most experts that do.
  * Errors: those of weft_step_make. rooms: [mesh->pp]. */
-weft_status weft_tier_choose(const weft_config *config, const weft_mesh *mesh,
+weft_status weft_tier_choose(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
                              const weft_moe_options *moe, const weft_tier_room *rooms,
                              weft_tier_selection *out) WEFT_CHECKED;
-/* The same of any use; errors, too: where nothing fits, as weft_tier_check_room's of the last
+/* The same; errors, too: where nothing fits, as weft_tier_check_room's of the last
  * degree. */
 weft_status weft_tier_require(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
                               const weft_moe_options *moe, const weft_tier_room *rooms,

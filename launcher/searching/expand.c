@@ -1,8 +1,6 @@
 #include "launcher/searching/expand.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/cluster/cluster.h"
 #include "core/divisor.h"

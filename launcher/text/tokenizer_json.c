@@ -501,13 +501,13 @@ static weft_status read_pair(reader *r, const weft_json_place *at, weft_bytes *l
 
 static weft_status read_merge(reader *r, const weft_json_place *at, weft_bpe_merge *out)
 {
-    weft_bytes left, right, joined;
-    void *memory;
+    weft_bytes left, right;
+    char *both;
     WEFT_TRY(read_pair(r, at, &left, &right));
-    WEFT_TRY(weft_arena_alloc(&r->scratch, left.bytes + right.bytes + 1, &memory));
-    memcpy(memory, left.text, left.bytes);
-    memcpy((char *)memory + left.bytes, right.text, right.bytes);
-    joined = (weft_bytes){memory, left.bytes + right.bytes};
+    WEFT_TRY(WEFT_ARRAY(&r->scratch, left.bytes + right.bytes + 1, &both));
+    memcpy(both, left.text, left.bytes);
+    memcpy(both + left.bytes, right.text, right.bytes);
+    const weft_bytes joined = {both, left.bytes + right.bytes};
     *out = (weft_bpe_merge){weft_text_ids_find(&r->ids, left.text, left.bytes),
                             weft_text_ids_find(&r->ids, right.text, right.bytes),
                             weft_text_ids_find(&r->ids, joined.text, joined.bytes)};

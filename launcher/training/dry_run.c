@@ -100,7 +100,7 @@ static weft_status check_memory(findings *f, weft_arena *arena)
         WEFT_TRY(weft_tier_require(WEFT_STEP_TRAINS, c, &f->mesh, &moe.options, rooms, &tier));
         c->tier = tier.options;
     }
-    weft_status status = weft_step_make(c, &f->mesh, &moe.options, arena, &step);
+    weft_status status = weft_step_make(WEFT_STEP_TRAINS, c, &f->mesh, &moe.options, arena, &step);
     if (status == WEFT_OK)
         status = weft_tier_check_room(c, &f->mesh, &step, rooms);
     if (status == WEFT_OK)

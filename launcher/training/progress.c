@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/json_write.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/process/output.h"
-#include "launcher/training/trainer.h"
 #include "layers/outline/outline.h"
 
 /* --- a run's numbers for other tools --------------------------------------------------------- */

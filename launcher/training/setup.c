@@ -10,7 +10,6 @@
 #include "kernels/host.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
-#include "launcher/planning/tier_choice.h"
 #include "launcher/training/cards.h"
 #include "launcher/training/data_copies.h"
 #include "launcher/training/progress.h"
@@ -300,7 +299,7 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     if (weft_tier_is_left_open(&config->tier)) /* the ranks choose */
         copy.tier.experts = WEFT_TIER_NONE;
     if (status == WEFT_OK)
-        status = weft_step_make(&copy, mesh, &moe, &arena, &step);
+        status = weft_step_make(WEFT_STEP_TRAINS, &copy, mesh, &moe, &arena, &step);
     if (status == WEFT_OK)
         status = weft_step_check_ramp(&copy, &step);
     if (status == WEFT_OK)
@@ -409,12 +408,11 @@ static weft_status make_shapes(weft_trainer *t, const weft_step *step)
 
 static weft_status fit_slots(weft_trainer *t, weft_trainer_program *part)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)part->program.num_slots + 1, sizeof(int),
-                                    &memory));
-    part->slots = memory;
+    int *slots;
+    WEFT_TRY(WEFT_ARRAY(t->arena, (size_t)part->program.num_slots + 1, &slots));
+    part->slots = slots;
     return weft_ramp_fit_slots(&part->program, &t->runs.train.program, &part->shape,
-                               t->groups.coords.at[WEFT_AXIS_PP], memory)
+                               t->groups.coords.at[WEFT_AXIS_PP], slots)
                ? WEFT_OK
                : WEFT_ERROR(WEFT_INTERNAL, "slots of a step of %d micro-batches",
                             part->shape.num_micro_batches);
@@ -424,8 +422,8 @@ static weft_status make_programs(weft_trainer *t)
 {
     weft_trainer_programs *programs = &t->runs;
     weft_step step;
-    weft_status status =
-        weft_step_start(&t->config, &t->groups.mesh, &t->moe.options, t->arena, &step);
+    weft_status status = weft_step_start(WEFT_STEP_TRAINS, &t->config, &t->groups.mesh,
+                                         &t->moe.options, t->arena, &step);
     if (status == WEFT_OK) {
         status = make_shapes(t, &step);
         weft_step_release(&step);
@@ -853,7 +851,8 @@ static weft_status footprint(const weft_trainer *t, const weft_moe_held_loads *l
     weft_step step;
     const weft_mesh *mesh = &t->groups.mesh;
     const int rank = t->groups.coords.at[WEFT_AXIS_PP];
-    weft_status status = weft_step_start(&t->config, mesh, &t->moe.options, &arena, &step);
+    weft_status status =
+        weft_step_start(WEFT_STEP_TRAINS, &t->config, mesh, &t->moe.options, &arena, &step);
     if (status == WEFT_OK) {
         if (loads)
             status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->runs.train.program,

@@ -19,10 +19,8 @@
 #include "comm/watch/watch.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "launcher/planning/config.h"
 #include "launcher/process/launch.h"
 #include "launcher/process/stop.h"
-#include "launcher/training/run_folder.h"
 #include "launcher/training/setup.h"
 
 /* RUN/.alive: how whoever started the ranks knows that they live, on whatever machines they run.
