@@ -59,7 +59,6 @@ static int parse(int argc, char **argv, bench *b)
 {
     static const char *const degrees[] = {"host", "file"};
     const char *names[NUM_FORMS];
-    weft_string_list given = {0};
     for (int i = 0; i < NUM_FORMS; i++)
         names[i] = forms[i].name;
     const weft_argument rows[] = {
@@ -82,17 +81,13 @@ static int parse(int argc, char **argv, bench *b)
     const weft_arguments verb = {
         .verb = "bench experts",
         .operands = "CONFIG",
-        .given = &given,
+        .operand = &b->source.file,
         .about = "Trains CONFIG with its experts on the device, and from host memory or a file in "
                  "each order,\nwith the host's steps beside and behind the rest; nothing is saved. "
                  "The other keys of offload are\nthe config's. A mesh of more than one rank starts "
                  "mpirun, unless a launcher already has.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
-    const int code = weft_arguments_parse(&verb, argc, argv, &b->arena);
-    if (code < 0)
-        b->source.file = given.values[0];
-    return code;
+        ROWS_OF(rows)};
+    return weft_arguments_parse(&verb, argc, argv, &b->arena);
 }
 
 /* --- measuring ----------------------------------------------------------------------------- */

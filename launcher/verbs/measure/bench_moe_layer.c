@@ -183,8 +183,7 @@ static int parse(int argc, char **argv, weft_bench_moe_options *o, weft_arena *a
                  "all ranks. The\nsynchronous layer, the one split by peers, and every n and "
                  "memory reuse asked for, paired; and\nwhat the cost model and the profile would "
                  "have chosen.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     *o = (weft_bench_moe_options){
         .common = {.rounds = 9},
         .shape = {.tokens = 2048, .hidden = 512, .ffn = 1024, .topk = 1, .num_threads = 1},

@@ -101,8 +101,7 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
                  "each over a range of\nvolumes, and how they slow each other down. Run it as "
                  "training runs: under mpirun or srun, with the\nsame ranks on each node. Alone it "
                  "measures one rank, or runs the ranks of\n--for's mesh under mpirun itself.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows,
+        ROWS_OF(rows),
         .more = print_costs};
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         costs[i] = weft_cost_text((weft_cost_kind)i);

@@ -558,8 +558,7 @@ static int parse(int argc, char **argv, request *out)
                  "node does so for its node. With --nodes it measures what\nall ranks compute and "
                  "copy, the links between nodes and their disks, and exits with 4 when one is "
                  "odd.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
     if (code < 0 && (find_checks(&given, out->asked) != WEFT_OK ||
                      check_nodes(out, given.count > 0, device) != WEFT_OK))

@@ -16,7 +16,7 @@ typedef struct arguments {
 
 static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
 {
-    weft_string_list given = {0}, sets = {0};
+    weft_string_list sets = {0};
     const weft_argument rows[] = {
         TEXT("layer", "NAME", &args->layer,
              "only these: a name such as decoder.layers.0.mlp, or a kind such as mlp"),
@@ -26,19 +26,17 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     const weft_arguments verb = {
         .verb = "check-layer",
         .operands = "CONFIG",
-        .given = &given,
+        .operand = &args->source.file,
         .about =
             "Checks each kind of layer of the model alone, on the CPU in fp32: gradients "
             "against finite\ndifferences, describe against use, what is written, overwritten "
             "and added, two passes in flight,\nand two tensor-parallel ranks against one "
             "(mpirun starts them). Sizes of a few dozen will do, such as\n--set hidden_size=16 "
             "--set seq_length=8. Exit code 2 where a layer is wrong.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, arena);
     args->source.set = sets.values;
     args->source.num_set = sets.count;
-    args->source.file = given.count ? given.values[0] : NULL;
     return code;
 }
 

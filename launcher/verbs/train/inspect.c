@@ -610,7 +610,6 @@ int weft_verb_inspect(int argc, char **argv, const weft_verb_given *given)
 {
     inspect_sample asked = {.application = given->application};
     bool flight = false;
-    weft_string_list operands;
     weft_arena arena = {0};
     const weft_argument rows[] = {
         FLAG("flight", &flight, "of a run's folder: the ranks' flight records beside each other",
@@ -623,18 +622,15 @@ int weft_verb_inspect(int argc, char **argv, const weft_verb_given *given)
     const weft_arguments verb = {
         .verb = "inspect",
         .operands = "CHECKPOINT|DATASET",
-        .given = &operands,
+        .operand = &asked.run,
         .about =
             "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder: lists "
             "its tensors\nand verifies every hash; of a run's folder also where its time went.\n"
             "DATASET: a prefix of .bin and .idx: reads, counts and checks its tokens.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
-    if (code < 0) {
-        asked.run = operands.values[0];
+    if (code < 0)
         code = run(&asked, flight) == WEFT_OK ? 0 : weft_verb_fail("inspect");
-    }
     weft_arena_release(&arena);
     return code;
 }
