@@ -130,12 +130,10 @@ typedef struct timeline {
 
 /* --- which slices ---------------------------------------------------------------------------- */
 
-static weft_status sort(timeline *t)
+static weft_status sort(timeline *t, weft_arena *arena)
 {
-    t->first = calloc(t->num_tracks + 2, sizeof *t->first);
-    t->order = calloc(t->num_slices, sizeof *t->order);
-    if (!t->first || !t->order)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a page's timeline");
+    WEFT_TRY(WEFT_ARRAY(arena, t->num_tracks + 2, &t->first));
+    WEFT_TRY(WEFT_ARRAY(arena, t->num_slices, &t->order));
     for (size_t i = 0; i < t->num_slices; i++)
         t->first[weft_track_find(t->tracks, t->num_tracks, &t->slices[i]) + 2]++;
     for (size_t k = 2; k < t->num_tracks + 2; k++)
@@ -332,15 +330,15 @@ static weft_status page_timeline(const weft_page *page, page_colours *colours, F
                   .num_slices = weft_trace_count(page->trace)};
     t.num_stages = page_pick(page->plan->num_stages, page->plan->fullest, MAX_DRAWN, t.stages);
     WEFT_TRY(weft_trace_tracks(page->trace, &t.tracks, &t.num_tracks));
-    const weft_status status = sort(&t);
+    weft_arena arena = {0};
+    const weft_status status = sort(&t, &arena);
     if (status == WEFT_OK) {
         measure(&t);
         write_all(&t);
     }
     fputs("</section>\n", out);
     free(t.tracks);
-    free(t.first);
-    free(t.order);
+    weft_arena_release(&arena);
     return status;
 }
 

@@ -542,11 +542,8 @@ static weft_status choose_tier(const making *m, const weft_moe_options *moe, wef
     plan->tier.options = m->config->tier;
     if (!weft_tier_is_left_open(&m->config->tier))
         return WEFT_OK;
-    weft_tier_room *rooms;
-    WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)plan->mesh.pp, &rooms));
-    for (int s = 0; s < plan->mesh.pp; s++)
-        rooms[s] = weft_tier_room_of(m->config);
-    return weft_tier_choose(WEFT_STEP_TRAINS, m->config, &plan->mesh, moe, rooms, &plan->tier);
+    const weft_tier_room room = weft_tier_room_of(m->config);
+    return weft_tier_choose(WEFT_STEP_TRAINS, m->config, &plan->mesh, moe, &room, &plan->tier);
 }
 
 static weft_status make_step(making *m, const weft_config_source *source)
@@ -575,11 +572,8 @@ static weft_status check_auto(making *m)
     if (copy.schedule.pipeline_schedule != WEFT_PIPELINE_AUTO || copy.device.memory_limit == 0)
         return WEFT_OK;
     copy.tier = plan->tier.options;
-    weft_tier_room *rooms;
-    WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)plan->mesh.pp, &rooms));
-    for (int s = 0; s < plan->mesh.pp; s++)
-        rooms[s] = weft_tier_room_of(m->config);
-    return weft_tier_check_room(&copy, &plan->mesh, &plan->step, rooms);
+    const weft_tier_room room = weft_tier_room_of(m->config);
+    return weft_tier_check_room(&copy, &plan->mesh, &plan->step, &room);
 }
 
 static weft_status make(making *m, const weft_config_source *source)

@@ -566,7 +566,8 @@ static weft_status choose_tier(const weft_config *config, const weft_cluster *cl
                                     .file_bytes = room((uint64_t)config->tier.file_limit),
                                     .is_host = host > 0 && host == device};
     }
-    return weft_tier_choose(WEFT_STEP_TRAINS, config, &plan->mesh, moe, rooms, &plan->tier);
+    const weft_tier_room by_stage = {.by_stage = rooms};
+    return weft_tier_choose(WEFT_STEP_TRAINS, config, &plan->mesh, moe, &by_stage, &plan->tier);
 }
 
 static weft_status make_step(weft_config *config, const weft_cluster *cluster, weft_arena *arena,

@@ -18,16 +18,6 @@
 #include "parallel/topology/topology.h"
 #include "schedule/pipeline/pipeline.h"
 
-/* The same room for every stage: [mesh->pp], in the arena. */
-static weft_status setup_spread_room(weft_tier_room room, const weft_mesh *mesh, weft_arena *arena,
-                                     weft_tier_room **out)
-{
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)mesh->pp, out));
-    for (int i = 0; i < mesh->pp; i++)
-        (*out)[i] = room;
-    return WEFT_OK;
-}
-
 /* Of the disk; the file's folder may be missing, which is told when the file is made. */
 static uint64_t disk_left(const char *folder, int num_ranks)
 {
@@ -67,19 +57,6 @@ static weft_status find_room(weft_trainer *t, weft_tier_room *out)
     return WEFT_OK;
 }
 
-static weft_status choose_tier(weft_trainer *t, const weft_mesh *mesh, const weft_tier_room *room,
-                               weft_tier_selection *out)
-{
-    weft_arena arena = {0};
-    weft_tier_room *rooms;
-    weft_status status = setup_spread_room(*room, mesh, &arena, &rooms);
-    if (status == WEFT_OK)
-        status = weft_tier_require(t->evaluates ? WEFT_STEP_EVALUATES : WEFT_STEP_TRAINS,
-                                   &t->config, mesh, &t->moe.options, rooms, out);
-    weft_arena_release(&arena);
-    return status;
-}
-
 /* Where the trainer's experts are: chosen where the config leaves it open, and whether they fit as
  * it trains, or evaluates. Logs the bytes of each tier. Rank 0 chooses for all; collective. Errors:
  * those of weft_tier_require. */
@@ -94,7 +71,8 @@ static weft_status setup_tier(weft_trainer *t, const weft_config_source *source,
         return WEFT_OK;
     WEFT_TRY(find_room(t, &room));
     if (weft_comm_rank(t->world) == 0)
-        status = choose_tier(t, mesh, &room, &found);
+        status = weft_tier_require(t->evaluates ? WEFT_STEP_EVALUATES : WEFT_STEP_TRAINS,
+                                   &t->config, mesh, &t->moe.options, &room, &found);
     WEFT_TRY(weft_comm_agree(t->world, weft_config_locate(source, status)));
     WEFT_TRY(weft_comm_broadcast_host(t->world, &found, sizeof found, 0));
     found.options.path = t->config.tier.path; /* not the other rank's */
@@ -289,13 +267,13 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     weft_moe_options moe;
     weft_arena arena = {0};
     weft_tier_selection tier;
-    weft_tier_room *rooms = NULL;
+    const weft_tier_room room = weft_tier_room_of(config);
     const bool is_open = weft_mesh_leaves_form(config, mesh);
     bool is_fixed = fixed_moe(config, mesh, &moe);
     WEFT_TRY(weft_config_locate(source, weft_setup_vocabulary(&copy)));
-    weft_status status = setup_spread_room(weft_tier_room_of(config), mesh, &arena, &rooms);
-    if (status == WEFT_OK && !is_open && is_fixed && weft_tier_is_open(config))
-        status = weft_tier_require(WEFT_STEP_TRAINS, &copy, mesh, &moe, rooms, &tier);
+    weft_status status = WEFT_OK;
+    if (!is_open && is_fixed && weft_tier_is_open(config))
+        status = weft_tier_require(WEFT_STEP_TRAINS, &copy, mesh, &moe, &room, &tier);
     if (weft_tier_is_left_open(&config->tier)) /* the ranks choose */
         copy.tier.experts = WEFT_TIER_NONE;
     if (status == WEFT_OK)
@@ -306,7 +284,7 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
         status = weft_progress_check_metrics(&step.outline.metrics);
     if (status == WEFT_OK && !is_open && !weft_tier_is_open(config) &&
         (is_fixed || !weft_moe_dims_of(&copy.model, &step.outline.shape).exchange))
-        status = weft_tier_check_room(&copy, mesh, &step, rooms);
+        status = weft_tier_check_room(&copy, mesh, &step, &room);
     if (status == WEFT_OK && !weft_tier_is_open(config))
         status = check_staging(&copy, mesh, &moe);
     weft_step_release(&step);

@@ -10,6 +10,7 @@
 #include "launcher/arguments/rows.h"
 #include "launcher/measuring/bench.h"
 #include "launcher/measuring/measure.h"
+#include "launcher/training/start.h"
 #include "launcher/verbs/measure/measure.h"
 #include "layers/moe/moe.h"
 
@@ -786,20 +787,15 @@ int weft_bench_all_to_all(int argc, char **argv, const weft_verb_given *given)
     (void)given;
     arguments args;
     weft_arena arena = {0};
-    weft_comm *world = NULL;
-    int rank = 0, code = parse(argc, argv, &args, &arena);
-    bool launched = weft_comm_launched(&rank, NULL, NULL, NULL);
-    weft_log_set_rank(rank);
+    int code = parse(argc, argv, &args, &arena);
+    weft_start start = weft_start_find();
     if (code < 0) {
-        weft_status status =
-            launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+        weft_status status = weft_start_world(&start);
         if (status == WEFT_OK)
-            status = run(&args, world);
-        code = status == WEFT_OK ? 0
-               : rank == 0       ? weft_verb_fail("bench all-to-all")
-                                 : weft_status_exit_code(status);
+            status = run(&args, start.world);
+        code = weft_start_end(&start, status, "bench all-to-all");
     }
-    weft_comm_destroy(world);
+    weft_comm_destroy(start.world);
     weft_arena_release(&arena);
     return code;
 }

@@ -365,10 +365,8 @@ int weft_bench_experts(int argc, char **argv, const weft_verb_given *given)
     if (code < 0) {
         weft_start start = weft_start_find();
         const weft_status status = run(&b, &start, argc, argv);
-        code = status == WEFT_OK ? start.exit_code
-               : !start.world    ? weft_verb_fail_apart("bench experts")
-               : start.rank == 0 ? weft_verb_fail("bench experts")
-                                 : weft_status_exit_code(status);
+        code = status == WEFT_OK || start.world ? weft_start_end(&start, status, "bench experts")
+                                                : weft_verb_fail_apart("bench experts");
         weft_comm_destroy(start.world);
     }
     weft_arena_release(&b.arena);

@@ -1,10 +1,10 @@
 /* weft check-layer: the layers of this program's model, one by one. */
 #include <stdio.h>
 
-#include "core/log.h"
 #include "launcher/arguments/rows.h"
 #include "launcher/planning/config.h"
 #include "launcher/process/launch.h"
+#include "launcher/training/start.h"
 #include "launcher/verbs/train/train.h"
 #include "layers/check/check.h"
 
@@ -61,15 +61,13 @@ int weft_verb_check_layer(int argc, char **argv, const weft_verb_given *given)
     arguments args = {.source = {.application = given->application, .no_data = true}};
     weft_arena arena = {0};
     weft_config config;
-    weft_comm *world = NULL;
-    int rank = 0, size = 1, local_rank, local_size;
     int code = parse(argc, argv, &args, &arena);
     if (code >= 0) {
         weft_arena_release(&arena);
         return code;
     }
-    bool began = false, launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
-    weft_log_set_rank(rank);
+    bool began = false;
+    weft_start start = weft_start_find();
     weft_status status = weft_config_load(&args.source, &arena, &config);
     weft_check_setup setup = {.layer = args.layer, .json = args.json, .out = stdout};
     if (status == WEFT_OK) {
@@ -84,20 +82,18 @@ int weft_verb_check_layer(int argc, char **argv, const weft_verb_given *given)
         status = weft_check_model(&setup, weft_config_build(&config));
         status = weft_config_locate(&args.source, status);
     }
-    code = 0;
-    if (status == WEFT_OK && !launched) {
-        status = weft_launch_mpirun(RANKS, argc + 1, argv - 1, NULL, &code);
+    if (status == WEFT_OK && !start.launched) {
+        status = weft_launch_mpirun(RANKS, argc + 1, argv - 1, NULL, &start.exit_code);
     } else if (status == WEFT_OK) {
-        status = size > 1 ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+        status = weft_start_world(&start);
         began = status == WEFT_OK;
         if (began)
-            status = run(&setup, &config, world);
+            status = run(&setup, &config, start.world);
     }
-    if (status != WEFT_OK && args.json && !began && rank == 0)
+    if (status != WEFT_OK && args.json && !began && start.rank == 0)
         weft_check_could_not_begin(stdout);
-    if (status != WEFT_OK)
-        code = rank == 0 ? weft_verb_fail("check-layer") : weft_status_exit_code(status);
-    weft_comm_destroy(world);
+    code = weft_start_end(&start, status, "check-layer");
+    weft_comm_destroy(start.world);
     weft_arena_release(&arena);
     return code;
 }

@@ -553,16 +553,6 @@ static void release(generator *g)
     weft_comm_destroy(g->start.world);
 }
 
-/* Errors of several ranks: those before the first token are agreed upon. */
-static int end(const generator *g, weft_status status)
-{
-    if (status == WEFT_OK)
-        return g->start.exit_code;
-    if (g->start.rank != 0)
-        return weft_status_exit_code(status);
-    return weft_verb_fail("generate");
-}
-
 int weft_verb_generate(int argc, char **argv, const weft_verb_given *given)
 {
     arguments args;
@@ -582,7 +572,7 @@ int weft_verb_generate(int argc, char **argv, const weft_verb_given *given)
         status = generate(&g, &args, folder, &arena);
     if (g.start.rank == 0)
         status = weft_run_name_beside(args.checkpoint, folder, status);
-    code = end(&g, status);
+    code = weft_start_end(&g.start, status, "generate");
     release(&g);
     weft_arena_release(&arena);
     return code;
