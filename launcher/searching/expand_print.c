@@ -149,7 +149,7 @@ static void report_step(weft_report *r, const weft_expand *e, int i)
     weft_report_value(r, "cp", step->mesh.cp);
     weft_report_value(r, "ep", step->mesh.ep);
     weft_report_value(r, "dp", step->mesh.dp);
-    weft_report_text(r, "kind", "kind", weft_expand_kind_text(step->kind));
+    weft_report_text(r, "kind", "kind", weft_expand_texts[step->kind]);
     weft_report_row(r, NULL, "memory", WEFT_UNIT_BYTES, step->memory_bytes);
     weft_report_row(r, NULL, "takes", WEFT_UNIT_SECONDS, step->step_us / 1e6);
     weft_report_row(r, NULL, "tokens/s", WEFT_UNIT_COUNT, step->tokens_per_s);

@@ -497,7 +497,7 @@ static void write_links(const weft_links *l, FILE *out)
 static void write_account(const weft_ledger_account *a, FILE *out)
 {
     for (weft_ledger_part i = 0; i < WEFT_NUM_LEDGER_PARTS; i++)
-        fprintf(out, ", \"%s\": %.17g", weft_ledger_part_text(i), a->seconds[i]);
+        fprintf(out, ", \"%s\": %.17g", weft_ledger_part_texts[i], a->seconds[i]);
     fprintf(out, ", \"goodput\": %.17g", weft_ledger_goodput(a));
 }
 

@@ -315,12 +315,12 @@ static weft_status report_sample(reader *r, uint64_t micro_batch, uint64_t numbe
     const weft_split *split = &r->data.splits[WEFT_SPLIT_TRAIN];
     const size_t seq = (size_t)r->config.model.seq_length;
     const bool blends = r->data.num_parts > 1;
+    const uint64_t seed = (uint64_t)r->config.train.seed;
     weft_split_place place = {0};
     char where[256] = "";
-    WEFT_TRY(weft_batches_read_sample(&r->config, split, WEFT_BATCHES_TRAIN, number, r->tokens,
-                                      r->tokens + seq));
+    WEFT_TRY(weft_split_read(split, seed, true, number, r->tokens, r->tokens + seq));
     if (r->documents) {
-        place = weft_batches_find_sample(&r->config, split, WEFT_BATCHES_TRAIN, number);
+        place = weft_split_find(split, seed, true, number);
         snprintf(where, sizeof where, ": tokens %" PRIu64 " to %" PRIu64 " of %.128s",
                  place.first_token, place.first_token + seq - 1,
                  blends ? r->data.parts[place.part].name : "the dataset");
