@@ -91,6 +91,22 @@ weft_status weft_arena_alloc_array(weft_arena *arena, size_t count, size_t size,
     return weft_arena_alloc(arena, count * size, out);
 }
 
+weft_status weft_arena_grow(weft_arena *arena, void *array, size_t *capacity, size_t wanted,
+                            size_t each)
+{
+    const size_t had = *capacity, twice = 2 * had + 16, room = wanted > twice ? wanted : twice;
+    void *items, *larger;
+    if (wanted <= had)
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_alloc_array(arena, room, each, &larger));
+    memcpy(&items, array, sizeof items);
+    if (had > 0)
+        memcpy(larger, items, had * each);
+    memcpy(array, &larger, sizeof larger);
+    *capacity = room;
+    return WEFT_OK;
+}
+
 weft_status weft_arena_strdup(weft_arena *arena, const char *text, const char **out)
 {
     size_t bytes = strlen(text) + 1;

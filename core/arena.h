@@ -21,6 +21,13 @@ weft_status weft_arena_alloc_array(weft_arena *arena, size_t count, size_t size,
                                    void *out) WEFT_CHECKED;
 /* The same, of what *out points to. */
 #define WEFT_ARRAY(arena, count, out) weft_arena_alloc_array(arena, count, sizeof **(out), out)
+/* Gives the array that the pointer at `array` begins (NULL: none yet) room for `wanted` items of
+ * `each` bytes: more than twice as many as before, if it has less. What it outgrows stays the
+ * arena's. */
+weft_status weft_arena_grow(weft_arena *arena, void *array, size_t *capacity, size_t wanted,
+                            size_t each) WEFT_CHECKED;
+#define WEFT_ARENA_GROW(arena, items, capacity, wanted)                                            \
+    weft_arena_grow(arena, &(items), &(capacity), wanted, sizeof *(items))
 weft_status weft_arena_strdup(weft_arena *arena, const char *text, const char **out) WEFT_CHECKED;
 weft_status weft_arena_printf(weft_arena *arena, const char **out, const char *format, ...)
     WEFT_PRINTF(3, 4) WEFT_CHECKED;

@@ -1,6 +1,5 @@
 #include <ctype.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -10,7 +9,6 @@
 #include "core/quantity.h"
 #include "launcher/arguments/arguments.h"
 #include "launcher/arguments/rows.h"
-#include "launcher/planning/config.h"
 
 /* --- what rows say of a verb, in three forms -------------------------------------------------- */
 
@@ -607,18 +605,16 @@ static weft_status check_given(const weft_arguments *a, const bool *given)
 static weft_status parse(const weft_arguments *a, int argc, char **argv, weft_arena *arena,
                          help_form *out_help)
 {
-    void *memory;
-    bool options = true;
-    WEFT_TRY(weft_arena_alloc_array(arena, a->num_rows + 1, sizeof(bool), &memory));
-    bool *given = memset(memory, 0, (a->num_rows + 1) * sizeof(bool));
+    bool options = true, *given;
+    WEFT_TRY(WEFT_ARRAY(arena, a->num_rows + 1, &given));
     bool several = a->operands && strstr(a->operands, "...");
     for (size_t i = 0; i <= a->num_rows; i++) {
         const bool is_row = i < a->num_rows;
         weft_string_list *list = is_row ? a->rows[i].to : a->given;
         if (!list || (is_row && a->rows[i].row.type != WEFT_OPTION_STRINGS))
             continue;
-        WEFT_TRY(weft_arena_alloc_array(arena, (size_t)argc, sizeof(char *), &memory));
-        *list = (weft_string_list){.values = memory};
+        list->count = 0;
+        WEFT_TRY(weft_arena_alloc_array(arena, (size_t)argc, sizeof(char *), &list->values));
     }
     for (int i = 1; i < argc; i++) {
         bool is_option = options && argv[i][0] == '-' && argv[i][1] != '\0';
@@ -644,10 +640,16 @@ static weft_status parse(const weft_arguments *a, int argc, char **argv, weft_ar
 int weft_arguments_parse(const weft_arguments *arguments, int argc, char **argv, weft_arena *arena)
 {
     help_form help = HELP_NONE;
+    weft_arguments own = *arguments;
+    weft_string_list alone = {0};
     int rank = 0;
     weft_comm_launched(&rank, NULL, NULL, NULL);
-    if (parse(arguments, argc, argv, arena, &help) != WEFT_OK)
+    if (own.operand)
+        own.given = &alone;
+    if (parse(&own, argc, argv, arena, &help) != WEFT_OK)
         return weft_verb_fail_apart(arguments->verb);
+    if (own.operand)
+        *own.operand = alone.count > 0 ? alone.values[0] : NULL;
     if (help && rank == 0)
         print_help(help, arguments, program, verb_brief, stdout);
     return help ? 0 : -1;

@@ -31,7 +31,8 @@ typedef struct weft_arguments {
     const char *verb;        /* "bench moe-layer" */
     const char *operands;    /* "CONFIG": one, "KIND CONFIG": two, "[CONFIG]": one or none,
                                 "TEXT...": one or more, "[FILE...]": any number */
-    weft_string_list *given; /* the operands; NULL where `operands` is */
+    weft_string_list *given; /* the operands; NULL where `operands` is, */
+    const char **operand;    /* or where there is one, which goes here; NULL: it is left out */
     const char *words;       /* operands that name no file, spaces between, or NULL */
     const char *about;       /* what the verb does; lines of at most 100 characters */
     const weft_argument *rows;

@@ -39,5 +39,8 @@
 #define SET(name, of, target, all, count, ...)                                                     \
     ARGUMENT(CHOICE, name, of, unsigned, target, __VA_ARGS__, .row.names = all,                    \
              .row.num_names = count, .most = 32)
+/* The rows of a verb's weft_arguments. */
+#define ROWS_OF(rows_of_verb)                                                                      \
+    .rows = rows_of_verb, .num_rows = sizeof(rows_of_verb) / sizeof *(rows_of_verb)
 
 #endif

@@ -193,12 +193,11 @@ static int compare_names(const void *a, const void *b)
 /* A node twice would get the ranks of two. */
 static weft_status check_twice(const host_names *names, const char *list, weft_arena *arena)
 {
-    void *memory;
     const char *copy;
+    char **sorted, *rest = NULL;
     int n = 0;
     WEFT_TRY(weft_arena_strdup(arena, list, &copy));
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)names->hosts->count, sizeof(char *), &memory));
-    char **sorted = memory, *rest = NULL;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)names->hosts->count, &sorted));
     for (char *name = strtok_r((char *)copy, ",", &rest); name; name = strtok_r(NULL, ",", &rest))
         sorted[n++] = name;
     qsort(sorted, (size_t)n, sizeof *sorted, compare_names);

@@ -1,7 +1,6 @@
 /* What the texts of several launchers are made of. */
 #include <ctype.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <string.h>
 
 #include "launcher/jobs/internal.h"

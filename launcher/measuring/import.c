@@ -96,13 +96,6 @@ weft_status weft_import_take(weft_import *import, const char *file, const char *
 
 /* --- when all are taken -------------------------------------------------------------------- */
 
-static bool is_between(weft_cost_kind kind)
-{
-    return kind == WEFT_COST_ALL_TO_ALL || kind == WEFT_COST_ALL_REDUCE_BETWEEN ||
-           kind == WEFT_COST_ALL_GATHER_BETWEEN || kind == WEFT_COST_REDUCE_SCATTER_BETWEEN ||
-           kind == WEFT_COST_MESSAGE;
-}
-
 /* A curve holds while all ranks of a node do the same at once. A lone rank of a node shows that
  * time too where each rank has a card of its own. */
 static void drop_curves_of_others(weft_import *import)
@@ -113,7 +106,8 @@ static void drop_curves_of_others(weft_import *import)
         const weft_cost_kind kind = (weft_cost_kind)i;
         const int ranks = import->curve_ranks[i];
         if (ranks == 0 || ranks == cluster->ranks_per_node ||
-            (is_between(kind) && ranks == 1 && cards >= cluster->ranks_per_node))
+            (weft_cost_part_of(kind) == WEFT_PART_BETWEEN && ranks == 1 &&
+             cards >= cluster->ranks_per_node))
             continue;
         char key[72];
         snprintf(key, sizeof key, "costs.%s", weft_cost_text(kind));

@@ -310,7 +310,8 @@ enum { MAX_NAMES = 1 << 17, MAX_SWITCHES = 1 << 16, MAX_HEIGHTS = 16, MAX_NAME_B
 
 typedef struct names {
     const char **names;
-    int count, capacity;
+    int count;
+    size_t capacity;
 } names;
 
 typedef struct a_switch {
@@ -334,7 +335,8 @@ typedef struct reader {
     int line;
     weft_arena *arena;
     a_switch *switches;
-    int count, capacity;
+    int count;
+    size_t capacity;
     a_switch **by_name;        /* sorted */
     a_node *nodes;             /* sorted, each once */
     int num_nodes, num_shared; /* of them below several switches */
@@ -347,28 +349,12 @@ typedef struct reader {
 
 /* --- names and lists of them --------------------------------------------------------------- */
 
-static weft_status grow(reader *r, void **array, int *capacity, int count, size_t size)
-{
-    void *memory;
-    if (count < *capacity)
-        return WEFT_OK;
-    const int larger = *capacity ? 2 * *capacity : 16;
-    WEFT_TRY(weft_arena_alloc_array(r->arena, (size_t)larger, size, &memory));
-    if (count > 0)
-        memcpy(memory, *array, (size_t)count * size);
-    *array = memory;
-    *capacity = larger;
-    return WEFT_OK;
-}
-
 static weft_status add_name(reader *r, names *list, const char *name)
 {
-    void *array = list->names;
     if (r->total++ == 2 * MAX_NAMES)
         return WEFT_ERROR(WEFT_CONFIG, "%s:%d: more than %d names", r->file, r->line,
                           2 * MAX_NAMES);
-    WEFT_TRY(grow(r, &array, &list->capacity, list->count, sizeof *list->names));
-    list->names = array;
+    WEFT_TRY(WEFT_ARENA_GROW(r->arena, list->names, list->capacity, (size_t)list->count + 1));
     WEFT_TRY(weft_arena_strdup(r->arena, name, &list->names[list->count]));
     list->count++;
     return WEFT_OK;
@@ -464,15 +450,13 @@ static weft_status start_switch(reader *r, bool is_block, const char *text, size
                                 a_switch **out)
 {
     char name[MAX_NAME_BYTES];
-    void *array = r->switches;
     if (bytes == 0 || bytes >= sizeof name)
         return WEFT_ERROR(WEFT_CONFIG, "%s:%d: a switch without a name", r->file, r->line);
     if (r->count == MAX_SWITCHES)
         return WEFT_ERROR(WEFT_CONFIG, "%s:%d: more than %d switches", r->file, r->line,
                           MAX_SWITCHES);
     snprintf(name, sizeof name, "%.*s", (int)bytes, text);
-    WEFT_TRY(grow(r, &array, &r->capacity, r->count, sizeof *r->switches));
-    r->switches = array;
+    WEFT_TRY(WEFT_ARENA_GROW(r->arena, r->switches, r->capacity, (size_t)r->count + 1));
     a_switch *s = &r->switches[r->count];
     *s = (a_switch){.line = r->line, .is_block = is_block};
     WEFT_TRY(weft_arena_strdup(r->arena, name, &s->name));

@@ -114,9 +114,7 @@ static int clamp(double value, int low, int high)
 
 static bool is_link(weft_cost_kind kind)
 {
-    return kind == WEFT_COST_ALL_TO_ALL || kind == WEFT_COST_ALL_REDUCE_BETWEEN ||
-           kind == WEFT_COST_ALL_GATHER_BETWEEN || kind == WEFT_COST_REDUCE_SCATTER_BETWEEN ||
-           kind == WEFT_COST_MESSAGE;
+    return weft_cost_part_of(kind) == WEFT_PART_BETWEEN;
 }
 
 /* Operations in a train where one takes about us: for so long that a link's burst and the clock's
@@ -435,9 +433,7 @@ static weft_status allocate(weft_measure_rig *rig)
     for (int i = 0; i < WEFT_NUM_WORK_CLASSES; i++) {
         WEFT_TRY(weft_lane_create(rig->device, i == WEFT_WORK_COMM ? WEFT_PURPOSE_EXPERT : 0,
                                   weft_work_class_text(i), &rig->lanes[i]));
-        rig->ends_us[i] = calloc(WEFT_MEASURE_MAX_OPERATIONS, sizeof(double));
-        if (!rig->ends_us[i])
-            return WEFT_ERROR(WEFT_MEMORY, "out of host memory: calibration");
+        WEFT_TRY(WEFT_ARRAY(&rig->arena, WEFT_MEASURE_MAX_OPERATIONS, &rig->ends_us[i]));
     }
     WEFT_TRY(weft_lane_create(rig->device, 0, "gate", &rig->gate_lane));
     WEFT_TRY(weft_event_create(rig->device, &rig->gate_passed));
@@ -459,10 +455,8 @@ static weft_status allocate(weft_measure_rig *rig)
         weft_device_alloc(rig->device, WEFT_SPACE_DEVICE, width * width * 4, what, &rig->gemm_b));
     WEFT_TRY(
         weft_device_alloc(rig->device, WEFT_SPACE_DEVICE, rows * width * 4, what, &rig->gemm_c));
-    rig->send_bytes = calloc(ranks, sizeof(size_t));
-    rig->receive_bytes = calloc(ranks, sizeof(size_t));
-    if (!rig->send_bytes || !rig->receive_bytes)
-        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: calibration");
+    WEFT_TRY(WEFT_ARRAY(&rig->arena, ranks, &rig->send_bytes));
+    WEFT_TRY(WEFT_ARRAY(&rig->arena, ranks, &rig->receive_bytes));
     /* Zeros add up to zeros however often they are reduced. */
     WEFT_TRY(weft_lane_zero(lane, rig->send, bytes));
     WEFT_TRY(weft_lane_zero(lane, rig->receive, bytes));
@@ -477,14 +471,11 @@ static weft_status allocate(weft_measure_rig *rig)
 static void release(weft_measure_rig *rig)
 {
     size_t bytes = rig->options.max_bytes, width = rig->gemm_width, rows = rig->gemm_rows;
-    for (int i = 0; i < WEFT_NUM_WORK_CLASSES; i++) {
+    for (int i = 0; i < WEFT_NUM_WORK_CLASSES; i++)
         weft_lane_destroy(rig->lanes[i]);
-        free(rig->ends_us[i]);
-    }
     weft_lane_destroy(rig->gate_lane);
     weft_event_destroy(rig->gate_passed);
-    free(rig->send_bytes);
-    free(rig->receive_bytes);
+    weft_arena_release(&rig->arena);
     weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->send, bytes);
     weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->receive, bytes);
     weft_device_free(rig->device, WEFT_SPACE_PINNED, rig->host, rig->host_bytes);

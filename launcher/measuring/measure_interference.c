@@ -1,7 +1,6 @@
 /* How much slower an operation runs beside others (MPMoE §II-C). */
 #include <math.h>
 #include <pthread.h>
-#include <string.h>
 
 #include "core/log.h"
 #include "launcher/measuring/measure_internal.h"

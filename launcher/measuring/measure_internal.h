@@ -2,6 +2,7 @@
 #ifndef WEFT_LAUNCHER_MEASURING_MEASURE_INTERNAL_H
 #define WEFT_LAUNCHER_MEASURING_MEASURE_INTERNAL_H
 
+#include "core/arena.h"
 #include "launcher/measuring/measure.h"
 
 enum {
@@ -39,6 +40,7 @@ typedef struct weft_measure_rig {
     char *stored;             /* max_bytes of random contents, or a block; NULL: no storage */
     size_t *send_bytes, *receive_bytes; /* of an all-to-all, one a rank */
     double *ends_us[WEFT_NUM_WORK_CLASSES];
+    weft_arena arena; /* of these lists */
 } weft_measure_rig;
 
 /* Whether these ranks can measure this cost; the same on all ranks. */

@@ -3,7 +3,7 @@
 
 #include <weft/kernels.h>
 
-#include "core/trace/trace.h"
+#include "core/clock.h"
 #include "kernels/host.h"
 #include "launcher/measuring/measure_internal.h"
 
@@ -14,12 +14,7 @@ static bool is_gemm(weft_cost_kind kind)
 
 static bool is_storage(weft_cost_kind kind)
 {
-    return kind == WEFT_COST_STORAGE_WRITE || kind == WEFT_COST_STORAGE_READ;
-}
-
-static bool is_direct(weft_cost_kind kind)
-{
-    return weft_cost_part_of(kind) == WEFT_PART_DIRECT;
+    return weft_cost_part_of(kind) == WEFT_PART_STORAGE;
 }
 
 static bool is_attention(weft_cost_kind kind)
@@ -77,7 +72,7 @@ int weft_measure_volumes(const weft_measure_rig *rig, weft_cost_kind kind,
             out[count++] = attention_flops(rig, (double)seq);
         return count;
     }
-    if (is_direct(kind))
+    if (weft_cost_part_of(kind) == WEFT_PART_DIRECT)
         return weft_measure_direct_volumes(rig, out);
     size_t bytes = WEFT_MEASURE_SMALLEST, most = rig->options.max_bytes;
     if (kind == WEFT_COST_MEMORY) { /* from one row on */
@@ -325,10 +320,9 @@ weft_status weft_measure_stamp(weft_lane *lane, double *at)
 
 static bool is_collective(weft_cost_kind kind)
 {
-    return kind == WEFT_COST_ALL_TO_ALL || kind == WEFT_COST_ALL_TO_ALL_INSIDE ||
-           kind == WEFT_COST_ALL_GATHER || kind == WEFT_COST_ALL_REDUCE ||
-           kind == WEFT_COST_ALL_REDUCE_BETWEEN || kind == WEFT_COST_ALL_GATHER_BETWEEN ||
-           kind == WEFT_COST_REDUCE_SCATTER || kind == WEFT_COST_REDUCE_SCATTER_BETWEEN;
+    const weft_cost_part part = weft_cost_part_of(kind);
+    return (part == WEFT_PART_BETWEEN || part == WEFT_PART_INSIDE) && kind != WEFT_COST_MESSAGE &&
+           kind != WEFT_COST_MESSAGE_INSIDE;
 }
 
 weft_status weft_measure_train(weft_measure_rig *rig, weft_cost_kind kind, double volume,

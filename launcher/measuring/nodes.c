@@ -31,6 +31,7 @@ typedef struct nodes_rig {
     weft_device *device;
     weft_lane *lane;
     weft_nodes_options options;
+    weft_arena *arena;     /* the result's */
     nodes_place *places;   /* [ranks] */
     int num_nodes, fewest; /* the fewest ranks that a node has */
     size_t width;          /* of a product: M = N = K */
@@ -359,24 +360,18 @@ static weft_status check_shared(nodes_rig *rig, weft_nodes_rank *own)
     const int num_ranks = weft_comm_size(rig->world);
     marks m;
     int64_t drawn[2] = {getpid(), (int64_t)weft_now_us()}, lowest, *all = NULL;
+    int size;
     WEFT_TRY(weft_comm_broadcast_host(rig->world, drawn, sizeof drawn, 0));
     snprintf(m.folder, sizeof m.folder, "%.4000s/.weft-doctor-%llx-%llx", rig->options.folder,
              (unsigned long long)drawn[0], (unsigned long long)drawn[1]);
     snprintf(m.own, sizeof m.own, "%s/%d", m.folder, weft_comm_rank(rig->world));
     WEFT_TRY(see_marks(rig, own, &m, &lowest));
-    all = calloc((size_t)num_ranks, sizeof *all);
-    weft_status status = weft_comm_agree(
-        rig->world, all ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "no memory to %s", purpose));
-    if (status == WEFT_OK)
-        status = weft_comm_all_gather_host(rig->world, &lowest, all, sizeof lowest);
-    if (status == WEFT_OK) {
-        int size;
-        const int64_t group = largest_group(all, num_ranks, &size);
-        if (lowest >= 0 && lowest != group)
-            set_apart(rig, &rig->places[group], size, own);
-    }
-    free(all);
-    return status;
+    WEFT_TRY(weft_comm_agree(rig->world, WEFT_ARRAY(rig->arena, (size_t)num_ranks, &all)));
+    WEFT_TRY(weft_comm_all_gather_host(rig->world, &lowest, all, sizeof lowest));
+    const int64_t group = largest_group(all, num_ranks, &size);
+    if (lowest >= 0 && lowest != group)
+        set_apart(rig, &rig->places[group], size, own);
+    return WEFT_OK;
 }
 
 /* Of the time in all: one share for each part, so many rounds of links, and what is over to measure
@@ -413,9 +408,8 @@ static weft_status find_places(nodes_rig *rig)
     weft_comm_destroy(node);
     if (gethostname(own.name, sizeof own.name - 1))
         snprintf(own.name, sizeof own.name, "?");
-    rig->places = calloc((size_t)weft_comm_size(rig->world), sizeof *rig->places);
     WEFT_TRY(weft_comm_agree(
-        rig->world, rig->places ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "no memory to %s", purpose)));
+        rig->world, WEFT_ARRAY(rig->arena, (size_t)weft_comm_size(rig->world), &rig->places)));
     WEFT_TRY(weft_comm_all_gather_host(rig->world, &own, rig->places, sizeof own));
     number_nodes(rig);
     return WEFT_OK;
@@ -459,7 +453,6 @@ static void release(nodes_rig *rig)
                          rig->width * rig->width * sizeof(float));
     weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->from, rig->bytes);
     weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->to, rig->bytes);
-    free(rig->places);
 }
 
 static weft_status submit(nodes_rig *rig, weft_nodes_kind kind)
@@ -555,15 +548,12 @@ static weft_status judge(nodes_rig *rig, const weft_nodes_rank *own, weft_nodes 
     weft_status status = WEFT_OK;
     WEFT_TRY(weft_comm_gather_host(rig->world, own, nodes->ranks, sizeof *own));
     if (speaks) {
-        free(nodes->odd);
-        nodes->odd = NULL;
         nodes->num_odd =
             weft_nodes_judge(nodes->ranks, nodes->num_ranks, rig->options.factor, NULL, 0);
-        if (nodes->num_odd > 0)
-            nodes->odd = calloc((size_t)nodes->num_odd, sizeof *nodes->odd);
-        if (nodes->num_odd < 0 || (nodes->num_odd > 0 && !nodes->odd))
-            status = WEFT_ERROR(WEFT_MEMORY, "no memory to %s", purpose);
-        else if (nodes->num_odd > 0)
+        status = nodes->num_odd < 0
+                     ? WEFT_ERROR(WEFT_MEMORY, "no memory to %s", purpose)
+                     : WEFT_ARRAY(rig->arena, (size_t)nodes->num_odd + 1, &nodes->odd);
+        if (status == WEFT_OK)
             nodes->num_odd = weft_nodes_judge(nodes->ranks, nodes->num_ranks, rig->options.factor,
                                               nodes->odd, nodes->num_odd);
         said[0] = nodes->num_odd;
@@ -624,18 +614,16 @@ static weft_status prepare(nodes_rig *rig, weft_nodes_rank *own, weft_nodes *nod
     memcpy(own->node, place->name, sizeof own->node);
     for (int i = 0; i < WEFT_NODES_MAX_ROUNDS; i++)
         own->links[i].peer = -1;
+    weft_status status = WEFT_OK;
     if (rank == 0)
-        nodes->ranks = calloc((size_t)nodes->num_ranks, sizeof *nodes->ranks);
-    weft_status status = rank == 0 && !nodes->ranks
-                             ? WEFT_ERROR(WEFT_MEMORY, "no memory to %s", purpose)
-                             : allocate(rig);
-    return weft_comm_agree(rig->world, status);
+        status = WEFT_ARRAY(rig->arena, (size_t)nodes->num_ranks, &nodes->ranks);
+    return weft_comm_agree(rig->world, status == WEFT_OK ? allocate(rig) : status);
 }
 
 weft_status weft_nodes_measure(weft_comm *world, weft_device *device,
                                const weft_nodes_options *options, weft_nodes *out)
 {
-    nodes_rig rig = {.world = world, .device = device, .options = *options};
+    nodes_rig rig = {.world = world, .device = device, .options = *options, .arena = &out->arena};
     weft_nodes_rank own = {.first_rank = 0};
     *out = (weft_nodes){0};
     weft_status status = prepare(&rig, &own, out);
@@ -649,7 +637,6 @@ weft_status weft_nodes_measure(weft_comm *world, weft_device *device,
 
 void weft_nodes_release(weft_nodes *nodes)
 {
-    free(nodes->ranks);
-    free(nodes->odd);
+    weft_arena_release(&nodes->arena);
     *nodes = (weft_nodes){0};
 }

@@ -67,6 +67,7 @@ typedef struct weft_nodes {
     int num_ranks, num_nodes, num_odd;
     weft_nodes_rank *ranks; /* [num_ranks] */
     weft_nodes_odd *odd;    /* [num_odd] */
+    weft_arena arena;       /* of both */
 } weft_nodes;
 
 /* Measures and judges. What stands out is measured again, twice at most, as long as there is time,

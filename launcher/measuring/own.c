@@ -6,7 +6,6 @@
  * each call, through memory that was not touched for long, so that no cache holds it; behind the
  * place where the calls in order find it. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/log.h"

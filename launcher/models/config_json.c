@@ -10,7 +10,6 @@
 #include "core/json_write.h"
 #include "launcher/models/config_json_internal.h"
 #include "launcher/planning/families.h"
-#include "layers/model/model.h"
 
 enum { MAX_SEQ_LENGTH = 4096, MAX_LAYERS = 65533 };
 
@@ -171,26 +170,22 @@ static weft_status write_opposite(reader *r, const weft_family_key *key, weft_js
     return WEFT_OK;
 }
 
-static weft_status write_root(reader *r, const weft_family_key *key, weft_json_span value)
+/* is_root: 1 over the number's root is written. */
+static weft_status write_above_0(reader *r, const weft_family_key *key, weft_json_span value,
+                                 bool is_root)
 {
     const double number = strtod(value.start, NULL);
     if (weft_json_kind_of(value) != WEFT_JSON_NUMBER || !(number > 0))
         return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %.*s, not a number above 0", r->json->path,
                           key->key, shown(value), value.start);
+    if (!is_root)
+        return write_raw(r, key->weft, value);
     weft_json_number(&r->out, key->weft, 1 / sqrt(number));
     return WEFT_OK;
 }
 
-static weft_status write_bound(reader *r, const weft_family_key *key, weft_json_span value)
-{
-    if (weft_json_kind_of(value) != WEFT_JSON_NUMBER || !(strtod(value.start, NULL) > 0))
-        return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %.*s, not a number above 0", r->json->path,
-                          key->key, shown(value), value.start);
-    return write_raw(r, key->weft, value);
-}
-
-/* A number a layer: 1 for `ones`, 0 for `zeros`; where there is no list, what stands under
- * `interval`, such as 4: every fourth layer. */
+/* A number a layer: 1 for `ones`, which have a window or no positions, 0 for `zeros`; where there
+ * is no list, what stands under `interval`, such as 4: every fourth layer. */
 static weft_status write_by_layer(reader *r, const weft_family_key *key, weft_json_span list,
                                   const char *interval, const char *ones, const char *zeros,
                                   const char *wanted)
@@ -209,19 +204,6 @@ static weft_status write_by_layer(reader *r, const weft_family_key *key, weft_js
     }
     weft_json_close(&r->out);
     return WEFT_OK;
-}
-
-/* 1: a window. Without the list every N-th layer has none. */
-static weft_status write_layers(reader *r, const weft_family_key *key, weft_json_span list)
-{
-    return write_by_layer(r, key, list, "sliding_window_pattern", weft_sliding_layer,
-                          weft_full_layer, "\"sliding_attention\" and \"full_attention\"");
-}
-
-/* 1: none. */
-static weft_status write_roped(reader *r, const weft_family_key *key, weft_json_span list)
-{
-    return write_by_layer(r, key, list, "no_rope_layer_interval", "0", "1", "0 and 1");
 }
 
 static weft_status read_count(const reader *r, const char *key, weft_json_span value, int64_t *out)
@@ -287,7 +269,7 @@ static weft_status read_key(reader *r, const weft_family_key *key)
     case WEFT_KEY_OR_ONE:
         return write_raw(r, key->weft, value);
     case WEFT_KEY_BOUND:
-        return write_bound(r, key, value);
+        return write_above_0(r, key, value, false);
     case WEFT_KEY_NOT:
         return write_opposite(r, key, value);
     case WEFT_KEY_ONLY:
@@ -301,11 +283,12 @@ static weft_status read_key(reader *r, const weft_family_key *key)
     case WEFT_KEY_OR_NONE:
         return write_raw(r, key->weft, is_null(value) ? span_of("0", 1) : value);
     case WEFT_KEY_LAYERS:
-        return write_layers(r, key, value);
+        return write_by_layer(r, key, value, "sliding_window_pattern", weft_sliding_layer,
+                              weft_full_layer, "\"sliding_attention\" and \"full_attention\"");
     case WEFT_KEY_ROOT:
-        return write_root(r, key, value);
+        return write_above_0(r, key, value, true);
     case WEFT_KEY_ROPED:
-        return write_roped(r, key, value);
+        return write_by_layer(r, key, value, "no_rope_layer_interval", "0", "1", "0 and 1");
     }
     return WEFT_OK;
 }

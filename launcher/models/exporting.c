@@ -1,6 +1,5 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,11 +253,11 @@ static weft_status match(exporting *x)
 
 static weft_status open_writer(exporting *x)
 {
-    bool has_room = (x->halves = malloc(PIECE_ELEMENTS * sizeof *x->halves)) &&
-                    (x->state = XXH64_createState());
+    WEFT_TRY(WEFT_ARRAY(x->arena, PIECE_ELEMENTS, &x->halves));
     for (int i = 0; i < NUM_PIECES; i++)
-        has_room = has_room && (x->pieces[i] = malloc(PIECE_ELEMENTS * sizeof(float)));
-    if (!has_room)
+        WEFT_TRY(WEFT_ARRAY(x->arena, PIECE_ELEMENTS, &x->pieces[i]));
+    x->state = XXH64_createState();
+    if (!x->state)
         return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", x->folder);
     WEFT_TRY(weft_device_create_cpu(1, 0, &x->host));
     WEFT_TRY(weft_lane_create(x->host, 0, "write", &x->writer));
@@ -273,11 +272,8 @@ static void close_writer(exporting *x)
         weft_event_destroy(x->written[i]);
     weft_lane_destroy(x->writer);
     weft_device_destroy(x->host);
-    for (int i = 0; i < NUM_PIECES; i++)
-        free(x->pieces[i]);
     if (x->state)
         XXH64_freeState(x->state);
-    free(x->halves);
 }
 
 /* What the files cannot say. */

@@ -4,7 +4,6 @@
 #include "launcher/models/config_json.h"
 #include "launcher/planning/families.h"
 #include "launcher/planning/run_changes.h"
-#include "layers/model/model.h"
 
 bool weft_family_has_function(const char *section, const weft_key *row)
 {
@@ -52,10 +51,9 @@ static weft_status spell_out(weft_config *config, weft_arena *arena)
 {
     weft_model_options *o = &config->model;
     const size_t layers = (size_t)o->num_layers;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, 3 * layers, sizeof(int64_t), &memory));
-    int64_t *experts = memory, *windows = experts + layers, *no_rope = windows + layers;
-    int64_t num_windowed = 0;
+    int64_t *experts, num_windowed = 0;
+    WEFT_TRY(WEFT_ARRAY(arena, 3 * layers, &experts));
+    int64_t *windows = experts + layers, *no_rope = windows + layers;
     for (int64_t i = 0; i < o->num_layers; i++) {
         experts[i] = weft_model_is_moe_layer(o, i);
         num_windowed += windows[i] = weft_model_is_windowed_layer(o, i);

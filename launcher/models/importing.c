@@ -72,10 +72,8 @@ static weft_status open_all(importing *m)
     m->model.next_layers = m->config.model.mtp_num_layers > 0 ? 0 : m->json.next_layers;
     WEFT_TRY(weft_names_match(&m->model, m->files.tensors, m->files.num_tensors, folder, m->arena,
                               &m->names));
-    m->raw = malloc(WEFT_PIECE_ELEMENTS * sizeof(float));
-    m->wide = malloc(WEFT_PIECE_ELEMENTS * sizeof(float));
-    return m->raw && m->wide ? WEFT_OK
-                             : WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", folder);
+    WEFT_TRY(WEFT_ARRAY(m->arena, WEFT_PIECE_ELEMENTS, &m->wide));
+    return weft_arena_alloc(m->arena, WEFT_PIECE_ELEMENTS * sizeof(float), &m->raw);
 }
 
 /* --- reading ------------------------------------------------------------------------------- */
@@ -350,7 +348,5 @@ weft_status weft_import_model(const weft_import *import, weft_arena *arena, weft
     if (status == WEFT_OK)
         status = fill_card(&m, card);
     weft_safetensors_release(&m.files);
-    free(m.raw);
-    free(m.wide);
     return status;
 }

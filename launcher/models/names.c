@@ -425,12 +425,11 @@ weft_status weft_names_match(const weft_names_model *model, const weft_safetenso
                   .where = where,
                   .arena = arena,
                   .out = out};
-    void *memory;
     *out = (weft_names){.num_uses = 0};
     WEFT_TRY(WEFT_ARRAY(arena, count + 1, &out->uses));
     WEFT_TRY(WEFT_ARRAY(arena, count + 1, &out->copies));
-    WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof *x.ignored, &memory));
-    out->ignored.values = x.ignored = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, count + 1, &x.ignored));
+    out->ignored.values = x.ignored;
     for (size_t i = 0; i < count; i++)
         WEFT_TRY(match_tensor(&x, i));
     qsort(out->uses, out->num_uses, sizeof *out->uses, compare_uses);
@@ -450,14 +449,7 @@ typedef struct listing {
 
 static weft_status add_item(listing *l, const weft_safetensor *item)
 {
-    void *memory;
-    if (l->count == l->capacity) {
-        l->capacity = 2 * l->capacity + 64;
-        WEFT_TRY(weft_arena_alloc_array(l->arena, l->capacity, sizeof *item, &memory));
-        if (l->count > 0)
-            memcpy(memory, l->items, l->count * sizeof *item);
-        l->items = memory;
-    }
+    WEFT_TRY(WEFT_ARENA_GROW(l->arena, l->items, l->capacity, l->count + 1));
     l->items[l->count++] = *item;
     return WEFT_OK;
 }

@@ -71,14 +71,13 @@ static weft_status finish_header(const char *text, size_t bytes, weft_arena *are
                                  const char **out_head, size_t *out_bytes)
 {
     const size_t padded = (bytes + LENGTH_BYTES - 1) / LENGTH_BYTES * LENGTH_BYTES;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, LENGTH_BYTES + padded, &memory));
-    unsigned char *head = memory;
+    char *head;
+    WEFT_TRY(WEFT_ARRAY(arena, LENGTH_BYTES + padded, &head));
     for (int i = 0; i < LENGTH_BYTES; i++)
-        head[i] = (unsigned char)(padded >> 8 * i);
+        head[i] = (char)(padded >> 8 * i);
     memcpy(head + LENGTH_BYTES, text, bytes);
     memset(head + LENGTH_BYTES + bytes, ' ', padded - bytes);
-    *out_head = memory;
+    *out_head = head;
     *out_bytes = LENGTH_BYTES + padded;
     return WEFT_OK;
 }

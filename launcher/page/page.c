@@ -130,12 +130,10 @@ typedef struct timeline {
 
 /* --- which slices ---------------------------------------------------------------------------- */
 
-static weft_status sort(timeline *t)
+static weft_status sort(timeline *t, weft_arena *arena)
 {
-    t->first = calloc(t->num_tracks + 2, sizeof *t->first);
-    t->order = calloc(t->num_slices, sizeof *t->order);
-    if (!t->first || !t->order)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a page's timeline");
+    WEFT_TRY(WEFT_ARRAY(arena, t->num_tracks + 2, &t->first));
+    WEFT_TRY(WEFT_ARRAY(arena, t->num_slices, &t->order));
     for (size_t i = 0; i < t->num_slices; i++)
         t->first[weft_track_find(t->tracks, t->num_tracks, &t->slices[i]) + 2]++;
     for (size_t k = 2; k < t->num_tracks + 2; k++)
@@ -332,15 +330,15 @@ static weft_status page_timeline(const weft_page *page, page_colours *colours, F
                   .num_slices = weft_trace_count(page->trace)};
     t.num_stages = page_pick(page->plan->num_stages, page->plan->fullest, MAX_DRAWN, t.stages);
     WEFT_TRY(weft_trace_tracks(page->trace, &t.tracks, &t.num_tracks));
-    const weft_status status = sort(&t);
+    weft_arena arena = {0};
+    const weft_status status = sort(&t, &arena);
     if (status == WEFT_OK) {
         measure(&t);
         write_all(&t);
     }
     fputs("</section>\n", out);
     free(t.tracks);
-    free(t.first);
-    free(t.order);
+    weft_arena_release(&arena);
     return status;
 }
 
@@ -754,7 +752,7 @@ static void answer_plan(const weft_page *page, FILE *out)
             weft_unit_text(WEFT_UNIT_COUNT, plan->tokens_per_s).text);
     if (plan->model_flops_utilization > 0)
         fprintf(out, ", %.1f %% of the devices' peak", 100 * plan->model_flops_utilization);
-    fprintf(out, ". Most of the step is %s.</p>\n", weft_limit_text(plan->limits));
+    fprintf(out, ". Most of the step is %s.</p>\n", weft_limit_texts[plan->limits]);
     if (!plan->fits) {
         fputs("<p class=\"bad\">", out);
         weft_svg_write_text(weft_plan_short_text(plan, text, sizeof text), out);
@@ -785,7 +783,7 @@ static void write_time(const weft_page *page, page_colours *colours, FILE *out)
         fprintf(out,
                 "<div class=\"row\"><span>%s</span><div class=\"bar\"><i class=\"k%d\" "
                 "style=\"width:%.2f%%\"></i></div><span class=\"v\">%s, %.1f %%</span></div>\n",
-                weft_time_text(i), page_colour(colours, weft_time_text(i)), 100 * share,
+                weft_time_texts[i], page_colour(colours, weft_time_texts[i]), 100 * share,
                 weft_seconds_text(plan->us[i] / 1e6).text, 100 * share);
     }
     fputs("<p class=\"soft\">Of the compute lanes, the stages' mean. Communication counts where "

@@ -14,7 +14,6 @@
 #include "core/log.h"
 #include "core/sorted.h"
 #include "core/text.h"
-#include "core/trace/trace.h"
 #include "launcher/planning/run_changes.h"
 #include "layers/outline/footprint.h"
 #include "parallel/mesh/mesh.h"
@@ -210,7 +209,6 @@ static weft_status run_read_timeline(const char *run, const weft_mesh *mesh, wef
                                      run_timeline *out)
 {
     cJSON *json;
-    void *memory;
     *out = (run_timeline){0};
     WEFT_TRY(parse_file(run, "trace.json", arena, &json));
     if (!json || !is_of_mesh(run, json, mesh)) {
@@ -219,13 +217,10 @@ static weft_status run_read_timeline(const char *run, const weft_mesh *mesh, wef
     }
     const cJSON *events = cJSON_GetObjectItemCaseSensitive(json, "traceEvents");
     weft_status status = cJSON_IsArray(events)
-                             ? weft_arena_alloc_array(arena, (size_t)cJSON_GetArraySize(events),
-                                                      sizeof *out->slices, &memory)
+                             ? WEFT_ARRAY(arena, (size_t)cJSON_GetArraySize(events), &out->slices)
                              : WEFT_ERROR(WEFT_FILE, "%s/trace.json: damaged: no traceEvents", run);
-    if (status == WEFT_OK) {
-        out->slices = memory;
+    if (status == WEFT_OK)
         status = take_events(run, events, mesh->world, out);
-    }
     cJSON_Delete(json);
     return status;
 }
@@ -504,7 +499,7 @@ static weft_status list_times(const weft_measured_time *time, weft_arena *arena,
     WEFT_TRY(WEFT_ARRAY(arena, WEFT_NUM_TIMES, &rows));
     for (int i = 0; i < WEFT_NUM_TIMES; i++)
         rows[i] =
-            (weft_against_row){weft_time_text(i), -1, time->planned_us[i], time->measured_us[i]};
+            (weft_against_row){weft_time_texts[i], -1, time->planned_us[i], time->measured_us[i]};
     out->times = rows;
     out->num_times = WEFT_NUM_TIMES;
     return WEFT_OK;

@@ -18,11 +18,6 @@ static void add_scaled(weft_task_time *sum, const weft_task_time *other, double 
         sum->link_us[l] += by * other->link_us[l];
 }
 
-void weft_task_time_add(weft_task_time *sum, const weft_task_time *other)
-{
-    add_scaled(sum, other, 1);
-}
-
 static void add_estimate(weft_task_time *sum, const weft_estimate *estimate)
 {
     sum->us += estimate->us;
@@ -270,7 +265,7 @@ static void share_out(weft_priced_program *p, const double *shares)
         }
     for (int row = 0; row < p->costs->num_rows; row++)
         if (sums[row] == 0)
-            weft_task_time_add(&p->rest, &p->costs->rows[row].time);
+            add_scaled(&p->rest, &p->costs->rows[row].time, 1);
 }
 
 /* Bytes of a stashed or, with reuse, of an offloaded tensor: the rows that travel. */
@@ -481,7 +476,7 @@ static weft_status add_program(const weft_site *site, const weft_outline *outlin
     if (is_inlined) {
         weft_priced_program *program = &out->programs[out->num_programs];
         WEFT_TRY(weft_priced_program_make(site, outline, layer, costs, cut, made, program));
-        weft_task_time_add(before, &program->rest);
+        add_scaled(before, &program->rest, 1);
         out->num_programs++;
         return WEFT_OK;
     }
@@ -513,12 +508,12 @@ weft_status weft_layer_body_make(const weft_site *site, const weft_outline *outl
         const weft_inner_costs *program = &costs->programs[i];
         if (is_backward(program->half) != backward || program->deferred)
             continue;
-        weft_task_time_add(&out->own[out->num_programs], &costs->own[backward][number]);
+        add_scaled(&out->own[out->num_programs], &costs->own[backward][number], 1);
         out->us += costs->own[backward][number++].us;
         WEFT_TRY(add_program(site, outline, layer, program, NULL,
                              program->inner == WEFT_INNER_EXPERTS, slowed, made, out));
     }
-    weft_task_time_add(&out->own[out->num_programs], &costs->own[backward][number]);
+    add_scaled(&out->own[out->num_programs], &costs->own[backward][number], 1);
     out->us += costs->own[backward][number].us;
     add_rest(total, backward, out);
     return WEFT_OK;
@@ -570,12 +565,12 @@ weft_status weft_layer_body_list(const weft_site *site, const weft_outline *outl
             *none = (weft_inner_costs){.inner = row->inner, .half = half};
             program = none;
         }
-        weft_task_time_add(&out->own[i], &costs->own[backward][i]);
+        add_scaled(&out->own[i], &costs->own[backward][i], 1);
         out->us += costs->own[backward][i].us;
         WEFT_TRY(add_program(site, outline, layer, program, &row->plan, true, slowed, made, out));
     }
     for (int i = inside->count; i <= WEFT_LAYER_PROGRAMS; i++) {
-        weft_task_time_add(&out->own[inside->count], &costs->own[backward][i]);
+        add_scaled(&out->own[inside->count], &costs->own[backward][i], 1);
         out->us += costs->own[backward][i].us;
     }
     add_rest(total, backward, out);

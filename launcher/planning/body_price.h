@@ -20,7 +20,6 @@ enum { WEFT_HALF_FORWARD, WEFT_HALF_BACKWARD, WEFT_HALF_AGAIN, WEFT_NUM_HALVES }
 typedef struct weft_task_time {
     double us, link_us[WEFT_NUM_LINKS]; /* link_us: as of weft_task_links */
 } weft_task_time;
-void weft_task_time_add(weft_task_time *sum, const weft_task_time *other);
 
 enum {
     WEFT_INNER_ROWS = 16, /* no program has as many kinds of tasks */

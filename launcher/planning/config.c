@@ -1,9 +1,7 @@
 #include "launcher/planning/config.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -552,11 +550,8 @@ static const char *find_blame(const weft_config_source *source, const char *text
                               weft_config_function check, const void *context, weft_arena *arena)
 {
     const char **others;
-    void *memory;
-    if (source->num_set == 0 ||
-        weft_arena_alloc_array(arena, source->num_set, sizeof *others, &memory) != WEFT_OK)
+    if (source->num_set == 0 || WEFT_ARRAY(arena, source->num_set, &others) != WEFT_OK)
         return NULL;
-    others = memory;
     for (size_t i = 0; i < source->num_set; i++) {
         weft_config_source without = *source;
         weft_config config;

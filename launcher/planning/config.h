@@ -252,8 +252,6 @@ weft_status weft_config_split(const weft_config *config, double out[3]) WEFT_CHE
 /* Where the error record is WEFT_CONFIG and has a key (train.lr): puts the place that gave the key
  * before its text (FILE:line:column, --set or --mesh), and takes the key out. Returns `status`. */
 weft_status weft_config_locate(const weft_config_source *source, weft_status status) WEFT_CHECKED;
-/* The number of ranks the config asks for when no launcher says: tp * cp * pp * dp, with dp the
- * smallest that the expert grid allows when it is not given. */
 /* What of the parallel options follows from the schedule: a V has two chunks a rank unless a key
  * says otherwise. */
 void weft_config_settle_stages(weft_config *config);
@@ -261,7 +259,7 @@ void weft_config_settle_stages(weft_config *config);
  * on config and mesh alone. Errors point into the file. */
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,
                              weft_mesh *out) WEFT_CHECKED;
-/* The same where the ranks' nodes are known. */
+/* The same of a topology's ranks, whose nodes are known. */
 weft_status weft_config_mesh_on(const weft_config *config, const weft_config_source *source,
                                 const weft_topology *topology, weft_mesh *out) WEFT_CHECKED;
 /* The resolved config as JSON text, in the arena. */

@@ -26,11 +26,8 @@ static weft_status add_source(weft_data_sources *list, const char *prefix, int64
 static weft_status make_list(const char *key, size_t most, weft_arena *arena,
                              weft_data_sources *out)
 {
-    void *memory = NULL;
-    if (most > 0)
-        WEFT_TRY(weft_arena_alloc_array(arena, most, sizeof *out->of, &memory));
-    *out = (weft_data_sources){.key = key, .of = memory};
-    return WEFT_OK;
+    *out = (weft_data_sources){.key = key};
+    return most > 0 ? WEFT_ARRAY(arena, most, &out->of) : WEFT_OK;
 }
 
 /* --- weights ------------------------------------------------------------------------------- */

@@ -262,8 +262,6 @@ static double sum_nodes(const weft_cluster *c, const weft_mesh *mesh, weft_figur
             return UNKNOWN;
         if (nodes > 0)
             sum += nodes * (reciprocal ? 1 / h->figures[figure] : h->figures[figure]);
-        if (group < 0)
-            break;
     }
     return sum;
 }
@@ -271,16 +269,13 @@ static double sum_nodes(const weft_cluster *c, const weft_mesh *mesh, weft_figur
 /* Nodes wait for each other: the longest. */
 static double longest_restart_s(const weft_cluster *c, const weft_mesh *mesh)
 {
-    double longest_s = sum_nodes(c, mesh, WEFT_FIGURE_RESTART, false);
-    if (isnan(longest_s))
+    double longest_s = 0;
+    if (isnan(sum_nodes(c, mesh, WEFT_FIGURE_RESTART, false)))
         return UNKNOWN;
-    longest_s = 0;
     for (int group = c->num_groups > 0 ? 0 : -1; group < c->num_groups; group++) {
         const weft_hardware *h = weft_cluster_hardware(c, group);
         if (weft_kind_num_ranks(c, mesh, group) > 0)
             longest_s = fmax(longest_s, h->figures[WEFT_FIGURE_RESTART]);
-        if (group < 0)
-            break;
     }
     return longest_s;
 }
@@ -411,9 +406,9 @@ weft_status weft_plan_figures_make(const weft_config *config, const weft_config_
 {
     weft_arena scratch = {0};
     double load_s = UNKNOWN;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_plan_figures), &memory));
-    const making m = {config, source, cluster, plan, memory};
+    weft_plan_figures *figures;
+    WEFT_TRY(WEFT_ARRAY(arena, 1, &figures));
+    const making m = {config, source, cluster, plan, figures};
     WEFT_TRY(find_range(&m, m.out->range_us));
     if (config->model.num_experts > 0)
         WEFT_TRY(find_loads(&m));

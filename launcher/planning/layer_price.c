@@ -131,8 +131,8 @@ weft_status weft_moe_layer_price_begin(const weft_config *config, const weft_mes
         weft_cluster_set_pace(&out->experts, pace.flops);
         out->site.experts = &out->experts;
     }
-    return weft_places_pass_groups(mesh, &placed, 0, weft_config_sends_directly(config),
-                                   &out->site);
+    return weft_places_groups(mesh, &placed, 0, weft_config_sends_directly(config), false,
+                              &out->site);
 }
 
 /* Experts beyond device memory: as they will be; auto is priced as in host memory. */

@@ -542,11 +542,8 @@ static weft_status choose_tier(const making *m, const weft_moe_options *moe, wef
     plan->tier.options = m->config->tier;
     if (!weft_tier_is_left_open(&m->config->tier))
         return WEFT_OK;
-    weft_tier_room *rooms;
-    WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)plan->mesh.pp, &rooms));
-    for (int s = 0; s < plan->mesh.pp; s++)
-        rooms[s] = weft_tier_room_of(m->config);
-    return weft_tier_choose(m->config, &plan->mesh, moe, rooms, &plan->tier);
+    const weft_tier_room room = weft_tier_room_of(m->config);
+    return weft_tier_choose(WEFT_STEP_TRAINS, m->config, &plan->mesh, moe, &room, &plan->tier);
 }
 
 static weft_status make_step(making *m, const weft_config_source *source)
@@ -563,7 +560,8 @@ static weft_status make_step(making *m, const weft_config_source *source)
     weft_config copy = *m->config;
     WEFT_TRY(choose_tier(m, &moe.options, plan));
     copy.tier = plan->tier.options;
-    return weft_step_make(&copy, &plan->mesh, &moe.options, m->arena, &plan->step);
+    return weft_step_make(WEFT_STEP_TRAINS, &copy, &plan->mesh, &moe.options, m->arena,
+                          &plan->step);
 }
 
 /* Where no order of `auto` keeps the limit, the step has another. */
@@ -574,11 +572,8 @@ static weft_status check_auto(making *m)
     if (copy.schedule.pipeline_schedule != WEFT_PIPELINE_AUTO || copy.device.memory_limit == 0)
         return WEFT_OK;
     copy.tier = plan->tier.options;
-    weft_tier_room *rooms;
-    WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)plan->mesh.pp, &rooms));
-    for (int s = 0; s < plan->mesh.pp; s++)
-        rooms[s] = weft_tier_room_of(m->config);
-    return weft_tier_check_room(&copy, &plan->mesh, &plan->step, rooms);
+    const weft_tier_room room = weft_tier_room_of(m->config);
+    return weft_tier_check_room(&copy, &plan->mesh, &plan->step, &room);
 }
 
 static weft_status make(making *m, const weft_config_source *source)
@@ -637,11 +632,11 @@ weft_status weft_levels_orders(const weft_levels *levels, weft_arena *arena, con
 {
     const weft_pipeline_shape *shape = &levels->plan.step.shape;
     const weft_order_shape order = weft_pipeline_order_shape(shape);
-    void *memory;
+    weft_order *made;
     *out = shape->orders;
     if (shape->orders)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)shape->num_stages, sizeof **out, &memory));
-    *out = memory;
-    return weft_order_make(shape->kind, &order, arena, memory);
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)shape->num_stages, &made));
+    *out = made;
+    return weft_order_make(shape->kind, &order, arena, made);
 }

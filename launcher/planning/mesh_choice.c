@@ -53,7 +53,7 @@ static weft_status price_layer(void *context, int index, weft_choice_row *row)
                       .unsourced = true,
                       .kinds = weft_places_kinds(&c->placed, mesh->world)};
     WEFT_TRY(
-        weft_places_pass_groups(mesh, &c->placed, 0, weft_config_sends_directly(config), &site));
+        weft_places_groups(mesh, &c->placed, 0, weft_config_sends_directly(config), false, &site));
     site.groups[WEFT_AXIS_EP] = site.groups[WEFT_AXIS_ETP] = (weft_group){0};
     return weft_layer_price_us(&site, config, c->make, &outline, &row->us);
 }

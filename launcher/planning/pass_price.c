@@ -39,7 +39,7 @@ void weft_pass_time_subtract(weft_pass_time *sum, const weft_pass_time *other)
 
 void weft_pass_issue(weft_pass_time *time)
 {
-    const double issue_us = weft_software_rule_at(WEFT_RULE_ISSUE_US)->values[WEFT_SOFTWARE_PLAIN];
+    const double issue_us = weft_software_value(WEFT_SOFTWARE_PLAIN, WEFT_RULE_ISSUE_US);
     time->compute_us += fmax(0, issue_us * time->num_issued - weft_pass_us(time));
 }
 
@@ -233,7 +233,7 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (is_sharded_exchange(p, op))
         scale(&estimate, form_share(p, op));
     if (is_plain_exchange(p, op))
-        scale(&estimate, weft_software_rule_at(WEFT_RULE_OFF_RAILS)->values[WEFT_SOFTWARE_PLAIN]);
+        scale(&estimate, weft_software_value(WEFT_SOFTWARE_PLAIN, WEFT_RULE_OFF_RAILS));
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         scale(&estimate, weft_software_factor(p->site, described, p->chooses));
     if (op->kind == WEFT_OPERATION_GEMM)
@@ -468,7 +468,8 @@ typedef struct listing {
     const weft_pass_price *layers;
     weft_made_programs *made;
     weft_pair_part *parts;
-    int count, capacity;
+    int count;
+    size_t capacity;
     double alone_us;             /* what the pass takes alone */
     bool halved;                 /* a backward's input's half alone */
     bool leaves;                 /* a whole backward's parts leave the weights' half */
@@ -478,14 +479,7 @@ typedef struct listing {
 
 static weft_status add_part(listing *l, weft_part_kind kind, double us)
 {
-    weft_pair_part *more;
-    if (l->count == l->capacity) {
-        l->capacity = 2 * l->capacity + 64;
-        WEFT_TRY(WEFT_ARRAY(l->made->arena, (size_t)l->capacity, &more));
-        if (l->count > 0)
-            memcpy(more, l->parts, (size_t)l->count * sizeof *more);
-        l->parts = more;
-    }
+    WEFT_TRY(WEFT_ARENA_GROW(l->made->arena, l->parts, l->capacity, (size_t)l->count + 1));
     l->parts[l->count++] = (weft_pair_part){.kind = kind, .us = us};
     return WEFT_OK;
 }

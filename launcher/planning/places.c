@@ -78,20 +78,19 @@ static bool is_of_gradients(int axis)
     return axis == WEFT_AXIS_DP || axis == WEFT_AXIS_EDP || axis == WEFT_AXIS_DP_CP;
 }
 
-static weft_status find_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
+weft_status weft_places_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
                                bool direct, bool gradients, weft_site *site)
 {
     weft_arena scratch = {0};
-    void *memory = NULL, *part = NULL;
+    int *ranks = NULL, *part = NULL;
     const weft_coords at = weft_mesh_coords(mesh, rank);
     int most = 1;
     for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++)
         if ((gradients || !is_of_gradients(axis)) && at.size[axis] > most)
             most = at.size[axis];
-    weft_status status = weft_arena_alloc_array(&scratch, (size_t)most, sizeof(int), &memory);
+    weft_status status = WEFT_ARRAY(&scratch, (size_t)most, &ranks);
     if (status == WEFT_OK)
-        status = weft_arena_alloc_array(&scratch, (size_t)mesh->cp, sizeof(int), &part);
-    int *ranks = memory;
+        status = WEFT_ARRAY(&scratch, (size_t)mesh->cp, &part);
     for (int axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES && status == WEFT_OK; axis++) {
         if (!gradients && is_of_gradients(axis))
             continue;
@@ -102,16 +101,4 @@ static weft_status find_groups(const weft_mesh *mesh, const weft_cluster *cluste
     }
     weft_arena_release(&scratch);
     return status;
-}
-
-weft_status weft_places_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
-                               bool direct, weft_site *site)
-{
-    return find_groups(mesh, cluster, rank, direct, true, site);
-}
-
-weft_status weft_places_pass_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
-                                    bool direct, weft_site *site)
-{
-    return find_groups(mesh, cluster, rank, direct, false, site);
 }

@@ -8,13 +8,10 @@
 
 /* Fills the site's groups with those of `rank`, and heads and ring as the mesh's cp_comm_type has
  * them: of equal parts the one that lies on most nodes, for which the others wait. direct: as in
- * weft_group. WEFT_MEMORY. */
+ * weft_group. gradients false: without their groups (DP, EDP, DP_CP), which passes of layers do not
+ * talk over and which may have as many ranks as there are. WEFT_MEMORY. */
 weft_status weft_places_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
-                               bool direct, weft_site *site) WEFT_CHECKED;
-/* The same but for the groups of gradients (DP, EDP, DP_CP), which passes of layers do not talk
- * over and which may have as many ranks as there are. */
-weft_status weft_places_pass_groups(const weft_mesh *mesh, const weft_cluster *cluster, int rank,
-                                    bool direct, weft_site *site) WEFT_CHECKED;
+                               bool direct, bool gradients, weft_site *site) WEFT_CHECKED;
 /* The kinds of the nodes that hold ranks below `world`, as in weft_site. */
 uint32_t weft_places_kinds(const weft_cluster *cluster, int world);
 /* The most ranks that one node has. */

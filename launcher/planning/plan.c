@@ -7,9 +7,7 @@
 #include "launcher/planning/plan.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/software.h"
-#include "launcher/planning/step.h"
 #include "launcher/planning/step_price.h"
-#include "layers/outline/footprint.h"
 #include "layers/pass/recompute.h"
 
 /* --- device memory of other software ---------------------------------------------------------
@@ -23,8 +21,8 @@ static bool is_described(const weft_config *config)
 {
     const unsigned described = WEFT_RECOMPUTE_MODULE(CORE_ATTN) | WEFT_RECOMPUTE_ALWAYS;
     unsigned modules = 0;
-    if (!(weft_software_state_bytes(config->software) > 0) || config->model.num_experts > 0 ||
-        weft_dtype_bytes(weft_config_dtype(config)) != 2)
+    if (!(weft_software_value(config->software, WEFT_RULE_STATE_BYTES) > 0) ||
+        config->model.num_experts > 0 || weft_dtype_bytes(weft_config_dtype(config)) != 2)
         return false;
     if (weft_recompute_modules(&config->train.recompute, &modules) != WEFT_OK) {
         weft_error_clear();
@@ -85,7 +83,7 @@ static weft_status other_memory_make(const weft_config *config, const weft_mesh 
     if (!is_described(config))
         return WEFT_OK;
     copy.plain_kernels = WEFT_PLAIN_FUSED;
-    WEFT_TRY(weft_step_make(&copy, mesh, moe, arena, out));
+    WEFT_TRY(weft_step_make(WEFT_STEP_TRAINS, &copy, mesh, moe, arena, out));
     for (int rank = 0; status == WEFT_OK && rank < mesh->pp; rank++)
         status = leave_held(&out->outline, rank, arena, &out->programs[rank]);
     if (status != WEFT_OK)
@@ -106,7 +104,8 @@ static uint64_t never_together(const weft_step *step, int rank, const weft_footp
 static void other_memory_footprint(const weft_config *config, const weft_step *step, int rank,
                                    weft_footprint *out)
 {
-    const uint64_t workspaces = weft_software_workspace_bytes(config->software);
+    const uint64_t workspaces =
+        (uint64_t)weft_software_value(config->software, WEFT_RULE_WORKSPACES_MIB) << 20;
     weft_config copy = *config;
     copy.train.split_master = false;
     weft_step_footprint(&copy, step, rank, &step->programs[rank], out);
@@ -198,27 +197,11 @@ int64_t weft_kind_num_ranks(const weft_cluster *cluster, const weft_mesh *mesh, 
     return end > first ? end - first : 0;
 }
 
-static const char *const time_texts[WEFT_NUM_TIMES] = {
 #define ROW(name, text) text,
-    WEFT_TIME_LIST(ROW)
+const char *const weft_time_texts[WEFT_NUM_TIMES] = {WEFT_TIME_LIST(ROW)};
+const char *const weft_limit_texts[WEFT_NUM_LIMITS] = {WEFT_LIMIT_LIST(ROW)};
+const char *const weft_kernels_texts[WEFT_NUM_KERNELS] = {WEFT_KERNELS_LIST(ROW)};
 #undef ROW
-};
-
-const char *weft_time_text(int kind)
-{
-    return time_texts[kind];
-}
-
-static const char *const limit_texts[WEFT_NUM_LIMITS] = {
-#define ROW(name, text) text,
-    WEFT_LIMIT_LIST(ROW)
-#undef ROW
-};
-
-const char *weft_limit_text(int kind)
-{
-    return limit_texts[kind];
-}
 
 weft_config_source weft_plan_source(const char *file, const weft_string_list *set, const char *mesh,
                                     const weft_application *application)
@@ -247,13 +230,13 @@ weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_fun
 weft_status weft_plan_read_cluster(const char *option, const char *path, weft_arena *arena,
                                    weft_cluster **out)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &memory));
-    weft_status read = weft_cluster_read(path, memory);
+    weft_cluster *cluster;
+    WEFT_TRY(WEFT_ARRAY(arena, 1, &cluster));
+    weft_status read = weft_cluster_read(path, cluster);
     if (read == WEFT_FILE) /* as of a config that cannot be read */
         return WEFT_ERROR(WEFT_CONFIG, "--%s %s", option, weft_error_get()->text);
     WEFT_TRY(read);
-    *out = memory;
+    *out = cluster;
     return WEFT_OK;
 }
 
@@ -270,11 +253,11 @@ weft_status weft_plan_cluster(const char *option, const char *path, weft_config 
                               weft_arena *arena, weft_cluster **out)
 {
     const weft_pace pace = weft_config_pace(config);
-    void *memory;
+    weft_cluster *planned_on;
     WEFT_TRY(weft_plan_read_cluster(option, path, arena, out));
-    WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &memory));
-    memcpy(memory, *out, sizeof **out);
-    config->planned_on = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, 1, &planned_on));
+    *planned_on = **out;
+    config->planned_on = planned_on;
     if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
         weft_cluster_set_pace(*out, pace.flops);
     if (pace.link > 0)
@@ -286,43 +269,36 @@ weft_status weft_plan_cluster(const char *option, const char *path, weft_config 
     return WEFT_OK;
 }
 
-const char *const weft_kernels_texts[WEFT_NUM_KERNELS] = {
-#define ROW(name, text) text,
-    WEFT_KERNELS_LIST(ROW)
-#undef ROW
-};
-
 weft_status weft_plan_set_kernels(weft_kernels_kind kernels, const weft_config_source *source,
                                   weft_config *config)
 {
     config->plain_kernels = kernels == WEFT_KERNELS_PLAIN        ? WEFT_PLAIN_2022
                             : kernels == WEFT_KERNELS_PLAIN_2021 ? WEFT_PLAIN_2021
                                                                  : WEFT_PLAIN_NONE;
-    if (config->plain_kernels && config->parallel.context_parallel_size > 1)
-        return weft_config_locate(source,
-                                  WEFT_KEY_ERROR("parallel.context_parallel_size",
-                                                 "plain kernels see whole sequences; 1 would do"));
-    if (config->plain_kernels && config->model.multi_latent_attention)
-        return weft_config_locate(source, WEFT_KEY_ERROR("model.multi_latent_attention",
-                                                         "plain kernels have no latents"));
-    if (config->plain_kernels && config->train.offload.on)
-        return weft_config_locate(source, WEFT_KEY_ERROR("train.fine_grained_activation_offloading",
-                                                         "plain kernels offload nothing"));
-    if (config->plain_kernels && config->tier.experts != WEFT_TIER_NONE)
-        return weft_config_locate(source, WEFT_KEY_ERROR("offload.experts",
-                                                         "plain kernels keep experts on the "
-                                                         "device; none would do"));
-    if (config->plain_kernels && config->tier.optimizer_state != WEFT_TIER_STATE_DEVICE)
-        return weft_config_locate(
-            source, WEFT_KEY_ERROR("offload.optimizer_state", "plain kernels step on the device"));
     const unsigned described = WEFT_RECOMPUTE_MODULE(CORE_ATTN) | WEFT_RECOMPUTE_ALWAYS;
-    unsigned modules;
-    WEFT_TRY(weft_recompute_modules(&config->train.recompute, &modules));
-    if (config->plain_kernels && modules & ~described)
-        return weft_config_locate(source,
-                                  WEFT_KEY_ERROR("train.recompute_modules",
-                                                 "of plain kernels core_attn alone is made again"));
-    return WEFT_OK;
+    unsigned modules = 0;
+    const weft_status status = weft_recompute_modules(&config->train.recompute, &modules);
+    const struct {
+        bool refused;
+        const char *key, *why;
+    } rows[] = {
+        {config->parallel.context_parallel_size > 1, "parallel.context_parallel_size",
+         "plain kernels see whole sequences; 1 would do"},
+        {config->model.multi_latent_attention, "model.multi_latent_attention",
+         "plain kernels have no latents"},
+        {config->train.offload.on, "train.fine_grained_activation_offloading",
+         "plain kernels offload nothing"},
+        {config->tier.experts != WEFT_TIER_NONE, "offload.experts",
+         "plain kernels keep experts on the device; none would do"},
+        {config->tier.optimizer_state != WEFT_TIER_STATE_DEVICE, "offload.optimizer_state",
+         "plain kernels step on the device"},
+        {(modules & ~described) != 0, "train.recompute_modules",
+         "of plain kernels core_attn alone is made again"},
+    };
+    for (size_t i = 0; config->plain_kernels && i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].refused)
+            return weft_config_locate(source, WEFT_KEY_ERROR(rows[i].key, "%s", rows[i].why));
+    return status;
 }
 
 static weft_status check_devices(const weft_cluster *cluster, const weft_mesh *mesh)
@@ -529,8 +505,6 @@ static double peak_flops(const weft_config *config, const weft_cluster *cluster,
         if (ranks > 0 && !(peak > 0))
             return 0;
         sum += ranks * peak;
-        if (g < 0)
-            break;
     }
     return sum;
 }
@@ -578,8 +552,8 @@ static uint64_t room(uint64_t limit)
 
 /* As training has them: with what the cluster's nodes have in the place of what the machine leaves.
  */
-static weft_status find_rooms(const weft_config *config, const weft_cluster *cluster,
-                              const weft_plan *plan, weft_arena *arena, weft_tier_room **out)
+static weft_status find_room(const weft_config *config, const weft_cluster *cluster,
+                             const weft_plan *plan, weft_arena *arena, weft_tier_room *out)
 {
     weft_tier_room *rooms;
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)plan->mesh.pp, &rooms));
@@ -593,16 +567,16 @@ static weft_status find_rooms(const weft_config *config, const weft_cluster *clu
                                     .file_bytes = room((uint64_t)config->tier.file_limit),
                                     .is_host = host > 0 && host == device};
     }
-    *out = rooms;
+    *out = (weft_tier_room){.by_stage = rooms};
     return WEFT_OK;
 }
 
 static weft_status choose_tier(const weft_config *config, const weft_cluster *cluster,
                                const weft_moe_options *moe, weft_arena *arena, weft_plan *plan)
 {
-    weft_tier_room *rooms;
-    WEFT_TRY(find_rooms(config, cluster, plan, arena, &rooms));
-    return weft_tier_choose(config, &plan->mesh, moe, rooms, &plan->tier);
+    weft_tier_room there;
+    WEFT_TRY(find_room(config, cluster, plan, arena, &there));
+    return weft_tier_choose(WEFT_STEP_TRAINS, config, &plan->mesh, moe, &there, &plan->tier);
 }
 
 static weft_status make_step(weft_config *config, const weft_cluster *cluster, weft_arena *arena,
@@ -623,7 +597,8 @@ static weft_status make_step(weft_config *config, const weft_cluster *cluster, w
     if (weft_tier_is_left_open(&config->tier))
         WEFT_TRY(choose_tier(config, cluster, &moe.options, arena, plan));
     config->tier = plan->tier.options;
-    WEFT_TRY(weft_step_make(config, &plan->mesh, &moe.options, arena, &plan->step));
+    WEFT_TRY(
+        weft_step_make(WEFT_STEP_TRAINS, config, &plan->mesh, &moe.options, arena, &plan->step));
     WEFT_TRY(other_memory_make(config, &plan->mesh, &moe.options, arena, &plan->theirs));
     if (weft_ramp_num_sizes(&config->train) > 0)
         snprintf(plan->ramp, sizeof plan->ramp,
@@ -712,13 +687,13 @@ weft_status weft_plan_advise(const weft_config *config, const weft_cluster *clus
                              weft_arena *arena, weft_plan *plan)
 {
     weft_config copy = on_devices(config, cluster);
-    weft_tier_room *rooms;
+    weft_tier_room there;
     plan->advice[0] = '\0';
     if (!weft_plan_lacks_memory(plan) || plan->theirs.programs || config->plain_kernels)
         return WEFT_OK;
     copy.tier = plan->tier.options;
-    WEFT_TRY(find_rooms(&copy, cluster, plan, arena, &rooms));
-    return weft_tier_advise(&copy, &plan->mesh, &plan->step, rooms, plan->advice);
+    WEFT_TRY(find_room(&copy, cluster, plan, arena, &there));
+    return weft_tier_advise(&copy, &plan->mesh, &plan->step, &there, plan->advice);
 }
 
 void weft_plan_release(weft_plan *plan)

@@ -41,7 +41,7 @@ typedef enum weft_time_kind {
 #undef WEFT_TIME_ENUM
         WEFT_NUM_TIMES
 } weft_time_kind;
-const char *weft_time_text(int kind);
+extern const char *const weft_time_texts[WEFT_NUM_TIMES];
 
 /* What binds: where most of the step's time goes. name, text */
 #define WEFT_LIMIT_LIST(X)                                                                         \
@@ -57,7 +57,7 @@ typedef enum weft_limit_kind {
 #undef WEFT_LIMIT_ENUM
         WEFT_NUM_LIMITS
 } weft_limit_kind;
-const char *weft_limit_text(int kind);
+extern const char *const weft_limit_texts[WEFT_NUM_LIMITS];
 
 typedef struct weft_plan_stage {
     double us[WEFT_NUM_TIMES];

@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "core/text.h"
-#include "launcher/planning/figures.h"
-#include "launcher/report/report.h"
 #include "layers/outline/footprint.h"
 #include "schedule/context.h"
 
@@ -346,7 +344,7 @@ static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE 
     fprintf(out, "   %s tokens/s   MFU %s   most of it: %s\n",
             weft_unit_text(WEFT_UNIT_COUNT, plan->tokens_per_s).text,
             weft_unit_text(WEFT_UNIT_SHARE, plan->model_flops_utilization).text,
-            weft_limit_text(plan->limits));
+            weft_limit_texts[plan->limits]);
     if (plan->num_idle > 0)
         fprintf(out, "no dp is given, so %d is planned: %s of the cluster idle\n", plan->mesh.dp,
                 weft_count_text(plan->num_idle, "device").text);
@@ -381,7 +379,7 @@ void weft_plan_report_times(weft_report *r, const double us[WEFT_NUM_TIMES])
 {
     weft_report_open(r, WEFT_REPORT_OBJECT, "time");
     for (int i = 0; i < WEFT_NUM_TIMES; i++)
-        weft_report_value(r, weft_time_text(i), us[i] / 1e6);
+        weft_report_value(r, weft_time_texts[i], us[i] / 1e6);
     weft_report_close(r);
 }
 
@@ -392,7 +390,7 @@ static void report_shares(weft_report *r, const weft_plan *plan)
         if (!(plan->us[i] > 0))
             continue;
         weft_report_record(r);
-        weft_report_cell(r, "time in", "%s", weft_time_text(i));
+        weft_report_cell(r, "time in", "%s", weft_time_texts[i]);
         weft_report_row(r, NULL, "takes", WEFT_UNIT_SECONDS, plan->us[i] / 1e6);
         weft_report_row(r, NULL, "of the step", WEFT_UNIT_SHARE, plan->us[i] / plan->step_us);
     }
@@ -565,7 +563,7 @@ static void report_head(weft_report *r, const weft_plan *plan, const weft_cluste
     if (plan->ramp[0])
         weft_report_text(r, "ramp", NULL, plan->ramp);
     report_choices(r, plan);
-    weft_report_text(r, "limits", NULL, weft_limit_text(plan->limits));
+    weft_report_text(r, "limits", NULL, weft_limit_texts[plan->limits]);
     weft_report_bool(r, "coarse", plan->coarse);
     weft_report_text(r, "source", NULL, weft_source_class_text(plan->source));
     weft_plan_report_times(r, plan->us);

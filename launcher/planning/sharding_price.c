@@ -37,7 +37,7 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
     const double element_bytes = (double)weft_dtype_bytes(outline->shape.dtype);
     weft_estimate estimate;
     const double offloaded = (double)weft_outline_offloaded(outline, layer),
-                 sharded = weft_software_sharded_bytes(site->software);
+                 sharded = weft_software_value(site->software, WEFT_RULE_SHARDED_BYTES);
     double elements = 0, shares = 0;
     *out = (weft_unit_time){0};
     WEFT_TRY(weft_work_us(site, WEFT_COST_TO_HOST, offloaded, &estimate));
@@ -58,9 +58,9 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
         return WEFT_OK;
     WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, SHARE_BYTES * shares, &estimate));
     out->reduce_us += estimate.us;
-    const double copied = weft_software_gather_copies(site->software) * elements +
-                          weft_software_share_copies(site->software) * shares,
-                 reduced = weft_software_gradient_copies(site->software);
+    const double copied = weft_software_value(site->software, WEFT_RULE_GATHER_COPIES) * elements +
+                          weft_software_value(site->software, WEFT_RULE_SHARE_COPIES) * shares,
+                 reduced = weft_software_value(site->software, WEFT_RULE_GRADIENT_COPIES);
     WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY,
                           (reduced > 0 ? reduced : sizeof(float)) * elements, &estimate));
     out->clear_us = estimate.us;

@@ -195,7 +195,7 @@ const weft_software_rule *weft_software_rule_at(weft_software_rule_kind kind)
     return &rules[kind];
 }
 
-static double value_of(int software, weft_software_rule_kind kind)
+double weft_software_value(int software, weft_software_rule_kind kind)
 {
     return rules[kind].values[software];
 }
@@ -213,7 +213,7 @@ static double flash_share(const weft_site *site)
     const char *name = site->cluster->hardware.device_name;
     for (size_t i = 0; i < sizeof flashes / sizeof *flashes; i++)
         if (strncmp(name, flashes[i].device, strlen(flashes[i].device)) == 0)
-            return value_of(site->software, flashes[i].rule);
+            return weft_software_value(site->software, flashes[i].rule);
     return 1;
 }
 
@@ -235,8 +235,8 @@ static bool is_norm(const weft_operation *o)
 /* Rows that norms and sums of residuals move over those of Weft's kernels. */
 static double norm_factor(int software, const weft_operation *o)
 {
-    const double forward = value_of(software, WEFT_RULE_NORM_ROWS),
-                 backward = value_of(software, WEFT_RULE_NORM_ROWS_BACK);
+    const double forward = weft_software_value(software, WEFT_RULE_NORM_ROWS),
+                 backward = weft_software_value(software, WEFT_RULE_NORM_ROWS_BACK);
     if (forward > 0 && o->phase == WEFT_PHASE_FORWARD && is_of(o, "pre_mlp_layernorm"))
         return forward / OWN_NORM_ROWS;
     return backward > 0 && o->phase == WEFT_PHASE_INPUT_GRADIENT ? backward / OWN_NORM_ROWS : 1;
@@ -248,7 +248,7 @@ static double bias_factor(int software, const weft_operation *o)
 {
     const bool back = o->phase == WEFT_PHASE_WEIGHT_GRADIENT;
     const double bytes =
-        value_of(software, back ? WEFT_RULE_BIAS_BYTES_BACK : WEFT_RULE_BIAS_BYTES);
+        weft_software_value(software, back ? WEFT_RULE_BIAS_BYTES_BACK : WEFT_RULE_BIAS_BYTES);
     return bytes > 0 ? bytes / (back ? 1 : 2) / (double)weft_dtype_bytes(o->dtype) : 1;
 }
 
@@ -257,18 +257,18 @@ static double clamp_factor(int software, const weft_operation *o)
 {
     const bool back = o->phase == WEFT_PHASE_INPUT_GRADIENT;
     const double bytes =
-        value_of(software, back ? WEFT_RULE_CLAMP_BYTES_BACK : WEFT_RULE_CLAMP_BYTES);
+        weft_software_value(software, back ? WEFT_RULE_CLAMP_BYTES_BACK : WEFT_RULE_CLAMP_BYTES);
     return 1 + 2 * bytes / (back ? 5 : 3) / (double)weft_dtype_bytes(o->dtype);
 }
 
 double weft_software_factor(const weft_site *site, const weft_operation *o, bool selects)
 {
     const int software = site->software;
-    const double flash = value_of(software, WEFT_RULE_FLASH_2),
-                 rotary = value_of(software, WEFT_RULE_ROTARY_BYTES),
-                 loss = value_of(software, WEFT_RULE_LOSS_BYTES);
-    const bool keeps =
-        value_of(software, WEFT_RULE_KEEPS) > 0 && !(selects && weft_software_chooses(software));
+    const double flash = weft_software_value(software, WEFT_RULE_FLASH_2),
+                 rotary = weft_software_value(software, WEFT_RULE_ROTARY_BYTES),
+                 loss = weft_software_value(software, WEFT_RULE_LOSS_BYTES);
+    const bool keeps = weft_software_value(software, WEFT_RULE_KEEPS) > 0 &&
+                       !(selects && weft_software_chooses(software));
     if (software == WEFT_SOFTWARE_WEFT)
         return 1;
     if (selects && o->repeated && weft_software_chooses(software))
@@ -279,7 +279,7 @@ double weft_software_factor(const weft_site *site, const weft_operation *o, bool
         return 1;
     if (is_of(o, "loss") && loss > 0)
         return loss / OWN_LOSS_BYTES;
-    if (is_of(o, "experts.linear_fc1") && value_of(software, WEFT_RULE_BIAS_INSIDE) > 0)
+    if (is_of(o, "experts.linear_fc1") && weft_software_value(software, WEFT_RULE_BIAS_INSIDE) > 0)
         return 0;
     if (is_of(o, "experts.linear_fc2"))
         return bias_factor(software, o);
@@ -295,7 +295,7 @@ double weft_software_factor(const weft_site *site, const weft_operation *o, bool
 
 bool weft_software_chooses(int software)
 {
-    return value_of(software, WEFT_RULE_SECOND_AGAIN) > 0;
+    return weft_software_value(software, WEFT_RULE_SECOND_AGAIN) > 0;
 }
 
 /* A layer's products are those of queries, keys, values, their end, of gate and up, and down. */
@@ -307,7 +307,7 @@ double weft_software_again(const weft_site *site, const weft_software_products *
     if (o->kind != WEFT_OPERATION_GEMM)
         return 0;
     if (o->fused)
-        return is_b200(site) && value_of(site->software, WEFT_RULE_ATTENTION_AGAIN) > 0;
+        return is_b200(site) && weft_software_value(site->software, WEFT_RULE_ATTENTION_AGAIN) > 0;
     if (is_of(o, "linear_qkv"))
         return products->keys;
     if (is_of(o, "linear_fc1"))
@@ -317,17 +317,17 @@ double weft_software_again(const weft_site *site, const weft_software_products *
 
 bool weft_software_is_beside(const weft_site *site, const weft_operation *o)
 {
-    return value_of(site->software, WEFT_RULE_TP_BESIDE) > 0 &&
+    return weft_software_value(site->software, WEFT_RULE_TP_BESIDE) > 0 &&
            o->kind == WEFT_OPERATION_COLLECTIVE && o->axis == WEFT_AXIS_TP &&
            o->phase != WEFT_PHASE_FORWARD;
 }
 
 double weft_software_launches(const weft_site *site, const weft_operation *o)
 {
-    const double issue = value_of(site->software, WEFT_RULE_ISSUE_US),
-                 product = value_of(site->software, WEFT_RULE_PRODUCT_US);
+    const double issue = weft_software_value(site->software, WEFT_RULE_ISSUE_US),
+                 product = weft_software_value(site->software, WEFT_RULE_PRODUCT_US);
     const double count = o->fused ? 1 : (double)(o->count ? o->count : 1);
-    const double expert = value_of(site->software, WEFT_RULE_EXPERT_US);
+    const double expert = weft_software_value(site->software, WEFT_RULE_EXPERT_US);
     if (o->kind != WEFT_OPERATION_GEMM || o->fused)
         return count;
     if (o->groups > 0)
@@ -340,43 +340,8 @@ double weft_software_exchanged(int software, const weft_group *ep, double expert
     const double nodes = ceil((double)ep->size / fmax(1, ep->near));
     const double places = nodes > 1 ? nodes : ep->size;
     const double hit = 1 - pow(1 - 1 / places, chosen);
-    if (!(value_of(software, WEFT_RULE_ROWS_ONCE) > 0) || ep->size < 2 || !(experts > 0) ||
-        !(chosen > 0))
+    if (!(weft_software_value(software, WEFT_RULE_ROWS_ONCE) > 0) || ep->size < 2 ||
+        !(experts > 0) || !(chosen > 0))
         return 1;
     return fmin(1, places * hit / chosen);
-}
-
-double weft_software_gather_copies(int software)
-{
-    return value_of(software, WEFT_RULE_GATHER_COPIES);
-}
-
-double weft_software_share_copies(int software)
-{
-    return value_of(software, WEFT_RULE_SHARE_COPIES);
-}
-
-double weft_software_gradient_copies(int software)
-{
-    return value_of(software, WEFT_RULE_GRADIENT_COPIES);
-}
-
-double weft_software_sharded_bytes(int software)
-{
-    return value_of(software, WEFT_RULE_SHARDED_BYTES);
-}
-
-double weft_software_adamw_bytes(int software)
-{
-    return value_of(software, WEFT_RULE_ADAMW_BYTES);
-}
-
-double weft_software_state_bytes(int software)
-{
-    return value_of(software, WEFT_RULE_STATE_BYTES);
-}
-
-uint64_t weft_software_workspace_bytes(int software)
-{
-    return (uint64_t)value_of(software, WEFT_RULE_WORKSPACES_MIB) << 20;
 }

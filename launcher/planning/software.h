@@ -41,11 +41,11 @@ typedef enum weft_software_rule_kind {
     WEFT_RULE_FLASH_HOPPER,
     WEFT_RULE_FLASH_B200,
     WEFT_RULE_LOSS_BYTES,
-    WEFT_RULE_ADAMW_BYTES,
-    WEFT_RULE_GATHER_COPIES,
-    WEFT_RULE_SHARE_COPIES,
-    WEFT_RULE_GRADIENT_COPIES,
-    WEFT_RULE_SHARDED_BYTES,
+    WEFT_RULE_ADAMW_BYTES,     /* that AdamW moves an element */
+    WEFT_RULE_GATHER_COPIES,   /* bytes that copies of an element of gathered weights move, */
+    WEFT_RULE_SHARE_COPIES,    /* of a rank's share before it is gathered, */
+    WEFT_RULE_GRADIENT_COPIES, /* and of gradients before they are reduced */
+    WEFT_RULE_SHARDED_BYTES,   /* of an element that passes reduce, where weights are shared out */
     WEFT_RULE_NORM_ROWS,
     WEFT_RULE_NORM_ROWS_BACK,
     WEFT_RULE_KEEPS,
@@ -62,7 +62,8 @@ typedef enum weft_software_rule_kind {
     WEFT_RULE_CLAMP_BYTES_BACK,
     WEFT_RULE_PRODUCT_US,
     WEFT_RULE_ISSUE_US,
-    WEFT_RULE_STATE_BYTES,
+    WEFT_RULE_STATE_BYTES, /* of AdamW's state, an element, where memory is the software's: then
+                              layers of dense models keep what its layers keep */
     WEFT_RULE_WORKSPACES_MIB,
     WEFT_RULE_OFF_RAILS,
     WEFT_NUM_SOFTWARE_RULES
@@ -74,6 +75,7 @@ typedef struct weft_software_rule {
     const char *where;                /* who published it, and when */
 } weft_software_rule;
 const weft_software_rule *weft_software_rule_at(weft_software_rule_kind kind);
+double weft_software_value(int software, weft_software_rule_kind kind);
 
 /* Of every software's GPUs, Weft's too. */
 typedef enum weft_gpu_fact_kind {
@@ -108,18 +110,5 @@ double weft_software_launches(const weft_site *site, const weft_operation *opera
 /* What of an exchange's rows travels, where a token's choices are spread evenly: all; or one for
  * each rank of the node, or for each other node, that has experts of the token's. */
 double weft_software_exchanged(int software, const weft_group *ep, double experts, double chosen);
-/* Bytes that copies of an element of gathered weights move, of a rank's share before it is
- * gathered, and of gradients before they are reduced; 0: as Weft's. */
-double weft_software_gather_copies(int software);
-double weft_software_share_copies(int software);
-double weft_software_gradient_copies(int software);
-/* Bytes of an element of gradients that passes reduce, where weights are shared out; 0: fp32. */
-double weft_software_sharded_bytes(int software);
-/* Bytes that AdamW moves an element; 0: as Weft's. */
-double weft_software_adamw_bytes(int software);
-/* Bytes of AdamW's state, an element, where memory is the software's: then layers of dense models
- * keep what its layers keep; 0: as Weft's. Bytes of its libraries' workspaces. */
-double weft_software_state_bytes(int software);
-uint64_t weft_software_workspace_bytes(int software);
 
 #endif

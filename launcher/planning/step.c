@@ -77,17 +77,17 @@ static weft_status read_orders(const weft_config *config, weft_arena *arena,
     const weft_order_shape order = weft_pipeline_order_shape(shape);
     char *text = NULL;
     size_t bytes;
-    void *memory;
+    weft_order *orders;
     if (!config->order_text) { /* says why it cannot be read */
         const weft_status read = weft_read_file(path, arena, &text, &bytes);
         if (read == WEFT_FILE) /* as of a config that cannot be read */
             return WEFT_ERROR(WEFT_CONFIG, "%s", weft_error_get()->text);
         WEFT_TRY(read);
     }
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)shape->num_stages, sizeof(weft_order), &memory));
-    shape->orders = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)shape->num_stages, &orders));
+    shape->orders = orders;
     const weft_status status =
-        weft_order_parse(text ? text : config->order_text, &order, arena, memory);
+        weft_order_parse(text ? text : config->order_text, &order, arena, orders);
     return status == WEFT_OK ? status : weft_error_context(status, "%s", path);
 }
 
@@ -312,9 +312,9 @@ static weft_status find_bytes(const weft_outline *outline, weft_arena *arena,
                               weft_pipeline_shape *shape)
 {
     const int num = weft_layout_num_stages(&outline->layout), p = outline->layout.num_ranks;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, 2 * (size_t)num, sizeof(uint64_t), &memory));
-    uint64_t *stash = memory, *deferred = stash + num;
+    uint64_t *stash, *deferred;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &stash));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &deferred));
     for (int s = 0; s < num; s++) {
         const int rank = weft_rank_of_stage(outline->layout.is_v, p, s);
         stash[s] = weft_footprint_stash(outline, rank, s / p);
@@ -397,19 +397,13 @@ static weft_status start(weft_step_use use, const weft_config *config, const wef
     return status;
 }
 
-weft_status weft_step_start_for(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
-                                const weft_moe_options *moe, weft_arena *arena, weft_step *out)
+weft_status weft_step_start(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
+                            const weft_moe_options *moe, weft_arena *arena, weft_step *out)
 {
     const weft_config copy = use == WEFT_STEP_GENERATES ? generating(config, mesh) : *config;
     WEFT_TRY(start(use, &copy, mesh, moe, arena, out));
     out->shape.forward_only = use != WEFT_STEP_TRAINS;
     return WEFT_OK;
-}
-
-weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
-                            const weft_moe_options *moe, weft_arena *arena, weft_step *out)
-{
-    return weft_step_start_for(WEFT_STEP_TRAINS, config, mesh, moe, arena, out);
 }
 
 weft_status weft_step_add_programs(const weft_config *config, weft_arena *arena, weft_step *step)
@@ -420,16 +414,10 @@ weft_status weft_step_add_programs(const weft_config *config, weft_arena *arena,
     return make_programs(&copy, &step->shape, arena, &step->programs);
 }
 
-weft_status weft_step_make(const weft_config *config, const weft_mesh *mesh,
+weft_status weft_step_make(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
                            const weft_moe_options *moe, weft_arena *arena, weft_step *out)
 {
-    return weft_step_make_for(WEFT_STEP_TRAINS, config, mesh, moe, arena, out);
-}
-
-weft_status weft_step_make_for(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
-                               const weft_moe_options *moe, weft_arena *arena, weft_step *out)
-{
-    WEFT_TRY(weft_step_start_for(use, config, mesh, moe, arena, out));
+    WEFT_TRY(weft_step_start(use, config, mesh, moe, arena, out));
     weft_status status = weft_step_add_programs(config, arena, out);
     if (status != WEFT_OK)
         weft_step_release(out);

@@ -39,23 +39,17 @@ bool weft_step_accumulates(const weft_config *config, const weft_mesh *mesh);
 weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *arena,
                                weft_program **out) WEFT_CHECKED;
 
-/* All of a training step; model.vocab_size is known. What is not the outline's lives in the arena.
- * Errors: WEFT_CONFIG: those of the outline, the layout and the schedule. */
-weft_status weft_step_make(const weft_config *config, const weft_mesh *mesh,
+/* All of a step; but for training its programs are forwards. model.vocab_size is known. What is not
+ * the outline's lives in the arena. Errors: WEFT_CONFIG: those of the outline, the layout and the
+ * schedule. */
+weft_status weft_step_make(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
                            const weft_moe_options *moe, weft_arena *arena,
                            weft_step *out) WEFT_CHECKED;
-/* The same of another use: its programs are forwards. */
-weft_status weft_step_make_for(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
-                               const weft_moe_options *moe, weft_arena *arena,
-                               weft_step *out) WEFT_CHECKED;
-/* A training step without programs, for those who get theirs from another rank. */
-weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
+/* The same without programs, for those who get theirs from another rank, or add them, of the same
+ * config. */
+weft_status weft_step_start(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
                             const weft_moe_options *moe, weft_arena *arena,
                             weft_step *out) WEFT_CHECKED;
-/* The same of another use; then the programs are added, of the same config. */
-weft_status weft_step_start_for(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
-                                const weft_moe_options *moe, weft_arena *arena,
-                                weft_step *out) WEFT_CHECKED;
 weft_status weft_step_add_programs(const weft_config *config, weft_arena *arena,
                                    weft_step *step) WEFT_CHECKED;
 /* The shape of a step of `samples` samples, fewer than the step's own (train.rampup_batch_size).

@@ -1,7 +1,6 @@
 #include "launcher/planning/step_price.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "core/stage.h"
 #include "launcher/planning/places.h"
@@ -94,7 +93,7 @@ weft_status weft_step_site(const weft_config *config, const weft_cluster *cluste
                        .exchange = (int)plan->step.moe.form,
                        .exchange_chunks = plan->step.moe.num_chunks};
     WEFT_TRY(weft_places_groups(mesh, cluster, weft_mesh_rank(mesh, 0, 0, 0, stage),
-                                weft_config_sends_directly(config), out));
+                                weft_config_sends_directly(config), true, out));
     out->exchanged = weft_software_exchanged(config->software, &out->groups[WEFT_AXIS_EP],
                                              (double)config->model.num_experts,
                                              (double)config->model.moe_router_topk);
@@ -289,7 +288,7 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
         return price_on_host(p, site, b, share * adamw_bytes(element_bytes, split), out);
     if (weft_bucket_is_staged(b))
         return price_staged(p, site, b, share * adamw_bytes(element_bytes, split), out);
-    const double theirs = weft_software_adamw_bytes(site->software);
+    const double theirs = weft_software_value(site->software, WEFT_RULE_ADAMW_BYTES);
     WEFT_TRY(work_us(p, site, WEFT_COST_ADAMW,
                      share * (plain        ? plain_adamw_bytes(dtype)
                               : theirs > 0 ? theirs

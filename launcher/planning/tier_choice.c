@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "core/text.h"
 #include "launcher/planning/moe_choice.h"
@@ -65,20 +64,25 @@ static uint64_t growing_bytes(const weft_step *step, int rank)
     return num_stacks * largest;
 }
 
+static const weft_tier_room *room_of(const weft_tier_room *room, int stage)
+{
+    return room->by_stage ? &room->by_stage[stage] : room;
+}
+
 /* grows: experts may get more rows than the step's load says. */
 static fullest find_fullest(const weft_config *config, const weft_mesh *mesh, const weft_step *step,
-                            bool grows, const weft_tier_room *rooms)
+                            bool grows, const weft_tier_room *room)
 {
     fullest most = {.stage = {-1, -1, -1}};
     for (int rank = 0; rank < mesh->pp; rank++) {
-        const weft_tier_room *room = &rooms[rank];
+        const weft_tier_room *here = room_of(room, rank);
         weft_footprint f;
         weft_step_footprint(config, step, rank, &step->programs[rank], &f);
         f.device_bytes += grows ? growing_bytes(step, rank) : 0;
-        const uint64_t pinned = f.bytes[WEFT_MEMORY_PINNED] + (room->is_host ? f.device_bytes : 0) +
-                                (room->file_is_host ? f.file_bytes : 0);
+        const uint64_t pinned = f.bytes[WEFT_MEMORY_PINNED] + (here->is_host ? f.device_bytes : 0) +
+                                (here->file_is_host ? f.file_bytes : 0);
         const uint64_t bytes[] = {f.device_bytes, pinned, f.file_bytes};
-        const uint64_t limits[] = {room->device_bytes, room->host_bytes, room->file_bytes};
+        const uint64_t limits[] = {here->device_bytes, here->host_bytes, here->file_bytes};
         for (int i = 0; i < NUM_PLACES; i++) {
             const double now = lack(bytes[i], limits[i]),
                          before = lack(most.bytes[i], most.limit[i]);
@@ -191,16 +195,16 @@ typedef struct trial {
 } trial;
 
 static weft_status try_with(const weft_config *config, const weft_mesh *mesh, const weft_step *as,
-                            const weft_tier_room *rooms, trial *out)
+                            const weft_tier_room *room, trial *out)
 {
     weft_arena arena = {0};
     weft_step step = {0};
     *out = (trial){0};
     weft_status status = check_rules(config, mesh);
     if (status == WEFT_OK)
-        status = weft_step_make_for(as->use, config, mesh, &as->moe, &arena, &step);
+        status = weft_step_make(as->use, config, mesh, &as->moe, &arena, &step);
     if (status == WEFT_OK) {
-        const fullest f = find_fullest(config, mesh, &step, false, rooms);
+        const fullest f = find_fullest(config, mesh, &step, false, room);
         *out = (trial){.runs = true,
                        .fits = fits(&f),
                        .bytes = (double)f.bytes[ON_DEVICE],
@@ -216,7 +220,7 @@ static weft_status try_with(const weft_config *config, const weft_mesh *mesh, co
 
 /* With these; of smaller micro-batches the largest that fits, else 1. */
 static weft_status try_set(const weft_config *config, unsigned set, const weft_mesh *mesh,
-                           const weft_step *as, const weft_tier_room *rooms, int64_t *micro,
+                           const weft_step *as, const weft_tier_room *room, int64_t *micro,
                            trial *out)
 {
     const int64_t now = config->train.micro_batch_size;
@@ -226,12 +230,12 @@ static weft_status try_set(const weft_config *config, unsigned set, const weft_m
             continue;
         *micro = now / parts;
         const weft_config less = with(config, set, *micro);
-        WEFT_TRY(try_with(&less, mesh, as, rooms, out));
+        WEFT_TRY(try_with(&less, mesh, as, room, out));
         if (out->fits)
             return WEFT_OK;
     }
     const weft_config changed = with(config, set, 1);
-    return try_with(&changed, mesh, as, rooms, out);
+    return try_with(&changed, mesh, as, room, out);
 }
 
 /* "train.micro_batch_size 1 and offload.optimizer_state host" */
@@ -259,7 +263,7 @@ static void name_set(unsigned set, int64_t micro, char *out, size_t capacity)
 
 /* The first of the remedies with which the config would fit. */
 weft_status weft_tier_advise(const weft_config *config, const weft_mesh *mesh,
-                             const weft_step *step, const weft_tier_room *rooms,
+                             const weft_step *step, const weft_tier_room *room,
                              char out[WEFT_ADVICE_BYTES])
 {
     const unsigned open = open_to(config, step->use);
@@ -274,7 +278,7 @@ weft_status weft_tier_advise(const weft_config *config, const weft_mesh *mesh,
         if (set == 0 || (done >> set & 1 && !is_last))
             continue;
         done |= (uint64_t)1 << set;
-        WEFT_TRY(try_set(config, set, mesh, step, rooms, &micro, &found));
+        WEFT_TRY(try_set(config, set, mesh, step, room, &micro, &found));
         name_set(set, micro, names, sizeof names);
         if (found.fits) {
             snprintf(out, WEFT_ADVICE_BYTES, "; %s would fit, with %s", names,
@@ -301,13 +305,13 @@ static const char *host_text(const weft_footprint *f, char *out, size_t capacity
 }
 
 weft_status weft_tier_check_room(const weft_config *config, const weft_mesh *mesh,
-                                 const weft_step *step, const weft_tier_room *rooms)
+                                 const weft_step *step, const weft_tier_room *room)
 {
-    const fullest f = find_fullest(config, mesh, step, false, rooms);
+    const fullest f = find_fullest(config, mesh, step, false, room);
     char text[256], advice[WEFT_ADVICE_BYTES];
     weft_status status;
     if (f.bytes[ON_DEVICE] > f.limit[ON_DEVICE]) {
-        WEFT_TRY(weft_tier_advise(config, mesh, step, rooms, advice));
+        WEFT_TRY(weft_tier_advise(config, mesh, step, room, advice));
         status = WEFT_ERROR(
             WEFT_MEMORY, "out of memory: stage %d of %d takes %s, %s above the limit: %s%s",
             f.stage[ON_DEVICE], mesh->pp, weft_bytes_text((double)f.bytes[ON_DEVICE]).text,
@@ -315,7 +319,8 @@ weft_status weft_tier_check_room(const weft_config *config, const weft_mesh *mes
             weft_footprint_text(&f.footprint[ON_DEVICE], text, sizeof text), advice);
         return weft_error_key(status, "device.memory_limit");
     }
-    const int sharers = f.bytes[IN_FILE] > f.limit[IN_FILE] ? rooms[f.stage[IN_FILE]].sharers : 0;
+    const int sharers =
+        f.bytes[IN_FILE] > f.limit[IN_FILE] ? room_of(room, f.stage[IN_FILE])->sharers : 0;
     if (sharers > 0)
         return WEFT_KEY_ERROR(
             "offload.path", "%s has %s free%s%s; stage %d of %d takes a file of %s",
@@ -334,8 +339,9 @@ weft_status weft_tier_check_room(const weft_config *config, const weft_mesh *mes
                         "out of memory: stage %d of %d takes %s of host memory%s%s, %s above the "
                         "%s a rank has of it: %s",
                         f.stage[ON_HOST], mesh->pp, weft_bytes_text((double)f.bytes[ON_HOST]).text,
-                        rooms[f.stage[ON_HOST]].is_host ? " with the device's" : "",
-                        rooms[f.stage[ON_HOST]].file_is_host && f.footprint[ON_HOST].file_bytes > 0
+                        room_of(room, f.stage[ON_HOST])->is_host ? " with the device's" : "",
+                        room_of(room, f.stage[ON_HOST])->file_is_host &&
+                                f.footprint[ON_HOST].file_bytes > 0
                             ? ", with a file under offload.path, which is in memory"
                             : "",
                         weft_bytes_text(lack(f.bytes[ON_HOST], f.limit[ON_HOST])).text,
@@ -365,7 +371,7 @@ typedef struct choosing {
     weft_config config; /* of the trial at hand */
     const weft_mesh *mesh;
     const weft_moe_options *moe;
-    const weft_tier_room *rooms;
+    const weft_tier_room *room;
     bool grows;         /* as of find_fullest */
     fullest found;      /* of the last trial that fits, or of the last one */
     bool fits;          /* it does */
@@ -389,7 +395,7 @@ static weft_status find_least(const choosing *c, weft_step *step, weft_arena *ar
 {
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)c->mesh->pp, &step->programs));
     for (int grows = 0; grows < 2; grows++)
-        found[grows] = find_fullest(&c->config, c->mesh, step, grows, c->rooms);
+        found[grows] = find_fullest(&c->config, c->mesh, step, grows, c->room);
     *out_lacks = !fits(&found[0]);
     return WEFT_OK;
 }
@@ -403,7 +409,7 @@ static weft_status measure(const choosing *c, weft_step *step, weft_arena *arena
         return WEFT_OK;
     WEFT_TRY(weft_step_add_programs(&c->config, arena, step));
     for (int grows = 0; grows < 2; grows++)
-        found[grows] = find_fullest(&c->config, c->mesh, step, grows, c->rooms);
+        found[grows] = find_fullest(&c->config, c->mesh, step, grows, c->room);
     return WEFT_OK;
 }
 
@@ -416,7 +422,7 @@ static weft_status make_trial(const choosing *c, remembered *out)
                         .kept = tier->kept,
                         .cached = tier->cached,
                         .rows = c->moe->load.rows};
-    weft_status status = weft_step_start_for(c->use, &c->config, c->mesh, c->moe, &arena, &step);
+    weft_status status = weft_step_start(c->use, &c->config, c->mesh, c->moe, &arena, &step);
     if (status == WEFT_OK) {
         status = measure(c, &step, &arena, out->found);
         out->num_local = most_experts(&step.outline);
@@ -538,7 +544,7 @@ static void tell(const choosing *c, const weft_config *config, weft_tier_selecti
              of_text(f->limit[ON_DEVICE], limits[ON_DEVICE]),
              weft_bytes_text((double)f->footprint[ON_HOST].bytes[WEFT_MEMORY_PINNED]).text,
              of_text(f->limit[ON_HOST], limits[ON_HOST]),
-             c->rooms[f->stage[ON_HOST]].is_host && f->limit[ON_HOST] < UINT64_MAX
+             room_of(c->room, f->stage[ON_HOST])->is_host && f->limit[ON_HOST] < UINT64_MAX
                  ? " that the device's is part of"
                  : "",
              f->footprint[ON_HOST].num_offloaded > 0 ? ": " : "",
@@ -573,16 +579,16 @@ static weft_status choose_for(choosing_for what, choosing *c, const weft_config 
     return status;
 }
 
-static weft_status choose(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
-                          const weft_moe_options *moe, const weft_tier_room *rooms,
-                          weft_tier_selection *out)
+weft_status weft_tier_choose(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
+                             const weft_moe_options *moe, const weft_tier_room *room,
+                             weft_tier_selection *out)
 {
     remembered trials[MOST_REMEMBERED];
     choosing c = {.use = use,
                   .config = *config,
                   .mesh = mesh,
                   .moe = moe,
-                  .rooms = rooms,
+                  .room = room,
                   .trials = trials,
                   .brief = config->is_trial};
     c.config.is_trial = true;
@@ -599,27 +605,20 @@ static weft_status choose(weft_step_use use, const weft_config *config, const we
     return WEFT_OK;
 }
 
-weft_status weft_tier_choose(const weft_config *config, const weft_mesh *mesh,
-                             const weft_moe_options *moe, const weft_tier_room *rooms,
-                             weft_tier_selection *out)
-{
-    return choose(WEFT_STEP_TRAINS, config, mesh, moe, rooms, out);
-}
-
 weft_status weft_tier_require(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
-                              const weft_moe_options *moe, const weft_tier_room *rooms,
+                              const weft_moe_options *moe, const weft_tier_room *room,
                               weft_tier_selection *out)
 {
     weft_config copy = *config;
     weft_arena arena = {0};
     weft_step step;
-    WEFT_TRY(choose(use, config, mesh, moe, rooms, out));
+    WEFT_TRY(weft_tier_choose(use, config, mesh, moe, room, out));
     if (out->fits)
         return WEFT_OK;
     copy.tier = out->options;
-    weft_status status = weft_step_make_for(use, &copy, mesh, moe, &arena, &step);
+    weft_status status = weft_step_make(use, &copy, mesh, moe, &arena, &step);
     if (status == WEFT_OK) {
-        status = weft_tier_check_room(&copy, mesh, &step, rooms);
+        status = weft_tier_check_room(&copy, mesh, &step, room);
         weft_step_release(&step);
     }
     weft_arena_release(&arena);

@@ -37,7 +37,7 @@ typedef struct file_walk {
     weft_file_rates rates;
     weft_arena *arena;
     int32_t *uses; /* of a step */
-    size_t num_uses, max_uses;
+    size_t num_uses, capacity;
     weft_spill_cache *cache; /* NULL: uses are listed */
     filed *places;
     uint8_t *in_file; /* of records: parts that were changed */
@@ -73,15 +73,7 @@ static weft_status file_walk_learn(file_walk *w)
 
 static weft_status list(file_walk *w, int32_t record)
 {
-    if (w->num_uses == w->max_uses) {
-        const size_t wanted = w->max_uses > 0 ? 2 * w->max_uses : 256;
-        int32_t *moved;
-        WEFT_TRY(WEFT_ARRAY(w->arena, wanted, &moved));
-        for (size_t i = 0; i < w->num_uses; i++)
-            moved[i] = w->uses[i];
-        w->uses = moved;
-        w->max_uses = wanted;
-    }
+    WEFT_TRY(WEFT_ARENA_GROW(w->arena, w->uses, w->capacity, w->num_uses + 1));
     w->uses[w->num_uses++] = record;
     return WEFT_OK;
 }

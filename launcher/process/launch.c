@@ -21,9 +21,9 @@
 #include <unistd.h>
 
 #include "comm/watch/watch.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "core/trace/trace.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
 

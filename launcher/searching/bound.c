@@ -357,11 +357,10 @@ static weft_status price_updates(bounding *b, weft_arena *scratch)
     const weft_site site = {
         .cluster = cluster, .experts = b->bounds->tables.experts, .unsourced = true};
     update_price *updates = b->bounds->updates;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)b->mesh.world, sizeof(int), &memory));
+    int *ranks;
+    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)b->mesh.world, &ranks));
     memset(updates, 0, sizeof b->bounds->updates);
     for (int i = 0; i < 2; i++) {
-        int *ranks = memory;
         double most = (double)b->config.parallel.ddp_bucket_size;
         for (int k = 0; k < b->table->num_kinds; k++)
             most = fmax(most, b->table->kinds[k].largest[i]);
@@ -698,7 +697,7 @@ static weft_status make_sharing(const bounding *b, const sharing_key *key, shari
     weft_bounds *bounds = b->bounds;
     weft_layout *layout = &bounds->layout;
     weft_kind_choice *chosen;
-    void *memory;
+    uint16_t *first;
     WEFT_TRY(weft_kind_choice_find(&bounds->tables, &b->config, &b->mesh, &key->table, &chosen));
     weft_mesh mesh = b->mesh; /* that of the choice may have other stages and replicas */
     mesh.cp_comm_type = chosen->mesh.cp_comm_type;
@@ -715,9 +714,9 @@ static weft_status make_sharing(const bounding *b, const sharing_key *key, shari
                                      &mesh, &chosen->moe, &bounds->tables.arena, layout,
                                      &s->passes));
     const size_t num = (size_t)weft_layout_num_stages(layout) + 1;
-    WEFT_TRY(weft_arena_alloc_array(&bounds->tables.arena, num, sizeof *layout->first, &memory));
-    memcpy(memory, layout->first, num * sizeof *layout->first);
-    s->first = memory;
+    WEFT_TRY(WEFT_ARRAY(&bounds->tables.arena, num, &first));
+    memcpy(first, layout->first, num * sizeof *layout->first);
+    s->first = first;
     *out = s;
     return WEFT_OK;
 }

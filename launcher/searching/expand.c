@@ -1,8 +1,6 @@
 #include "launcher/searching/expand.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/cluster/cluster.h"
 #include "core/divisor.h"
@@ -18,11 +16,7 @@ enum {
 
 static const char along[] = "tp-cp-ep-dp-pp", across[] = "tp-ep-dp-cp-pp";
 
-const char *weft_expand_kind_text(weft_expand_kind kind)
-{
-    static const char *const texts[] = {"data", "context", "horizontal", "vertical"};
-    return texts[kind];
-}
+const char *const weft_expand_texts[] = {"data", "context", "horizontal", "vertical"};
 
 /* --- what a step would be ------------------------------------------------------------------ */
 

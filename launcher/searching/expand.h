@@ -18,7 +18,7 @@ typedef enum weft_expand_kind {
     WEFT_EXPAND_HORIZONTAL,
     WEFT_EXPAND_VERTICAL
 } weft_expand_kind;
-const char *weft_expand_kind_text(weft_expand_kind kind);
+extern const char *const weft_expand_texts[];
 
 typedef struct weft_expand_request {
     const weft_config *config; /* today's; model.vocab_size is known */

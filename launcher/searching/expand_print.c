@@ -33,7 +33,7 @@ static slower find_slower(const weft_expand *e, int i)
     if (step->cluster != before->cluster)
         return (slower){"cluster", "it is on another cluster"};
     if (step->config.model.seq_length == before->config.model.seq_length)
-        return (slower){weft_limit_text(step->limits), "which takes most of the step"};
+        return (slower){weft_limit_texts[step->limits], "which takes most of the step"};
     if (step->fewer.short_by_bytes > 0)
         return (slower){"memory", "no smaller mesh has the memory" GROWS};
     if (step->fewer.reason)
@@ -149,7 +149,7 @@ static void report_step(weft_report *r, const weft_expand *e, int i)
     weft_report_value(r, "cp", step->mesh.cp);
     weft_report_value(r, "ep", step->mesh.ep);
     weft_report_value(r, "dp", step->mesh.dp);
-    weft_report_text(r, "kind", "kind", weft_expand_kind_text(step->kind));
+    weft_report_text(r, "kind", "kind", weft_expand_texts[step->kind]);
     weft_report_row(r, NULL, "memory", WEFT_UNIT_BYTES, step->memory_bytes);
     weft_report_row(r, NULL, "takes", WEFT_UNIT_SECONDS, step->step_us / 1e6);
     weft_report_row(r, NULL, "tokens/s", WEFT_UNIT_COUNT, step->tokens_per_s);
@@ -163,7 +163,7 @@ static void report_step(weft_report *r, const weft_expand *e, int i)
     weft_report_bool(r, "micro_batches_run_out", runs_out(step));
     report_known(r, "lr_advised", step->lr_advised);
     weft_report_value(r, "model_flops_utilization", step->model_flops_utilization);
-    weft_report_text(r, "limits", NULL, weft_limit_text(step->limits));
+    weft_report_text(r, "limits", NULL, weft_limit_texts[step->limits]);
     report_state(r, "before", &e->steps[i > 0 ? i - 1 : 0]);
     report_state(r, "after", step);
     weft_report_open(r, WEFT_REPORT_OBJECT, "checkpoint");

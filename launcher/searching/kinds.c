@@ -307,8 +307,8 @@ static weft_status make_table(weft_kind_tables *b, const weft_config *config, co
                       .unsourced = true,
                       .exchange = (int)chosen->moe.form,
                       .exchange_chunks = chosen->moe.num_chunks};
-    WEFT_TRY(weft_places_pass_groups(&chosen->mesh, b->space->cluster, first_rank,
-                                     weft_config_sends_directly(config), &site));
+    WEFT_TRY(weft_places_groups(&chosen->mesh, b->space->cluster, first_rank,
+                                weft_config_sends_directly(config), false, &site));
     WEFT_TRY(outline_kinds(b, config, &chosen->mesh, &chosen->moe, &outline));
     weft_arena scratch = {0};
     const weft_status status = fill(b, config, &site, &outline, key, &scratch, out);

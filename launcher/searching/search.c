@@ -10,7 +10,6 @@
 #include "core/cluster/cluster.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "launcher/planning/figures.h"
 #include "launcher/planning/layer_price.h"
 #include "launcher/planning/mesh_choice.h"
 #include "launcher/planning/step_price.h"
@@ -61,6 +60,7 @@ typedef struct searching {
     size_t num_seen, num_listed; /* of the candidates without forms */
     weft_arena *arena;
     weft_arena scratch; /* of one plan */
+    weft_arena lists;   /* of the best and the misses */
 } searching;
 
 static bool is_time_to_tell(weft_search_progress *progress)
@@ -137,11 +137,8 @@ static weft_status note_miss(searching *s, const miss *m)
     enum { KEPT = 4096 };
     s->counts.memory++;
     if (s->num_misses == s->most_misses && s->most_misses < 2 * KEPT) {
-        miss *misses = realloc(s->misses, 2 * (size_t)KEPT * sizeof *misses);
-        if (!misses)
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for what does not fit");
-        s->misses = misses;
         s->most_misses = 2 * (size_t)KEPT;
+        WEFT_TRY(WEFT_ARRAY(&s->lists, s->most_misses, &s->misses));
     }
     if (s->num_misses == s->most_misses) {
         qsort(s->misses, s->num_misses, sizeof *s->misses, compare_misses);
@@ -594,18 +591,17 @@ static weft_status search_nodes(const weft_config *config, const weft_config_sou
                    .ranges = options->ranges,
                    .progress = options->progress,
                    .arena = arena};
-    s.best = malloc((size_t)s.top * sizeof *s.best);
-    weft_status status = s.best ? weft_bounds_create(&space, &s.bounds)
-                                : WEFT_ERROR(WEFT_MEMORY, "out of memory for a search");
+    weft_status status = WEFT_ARRAY(&s.lists, (size_t)s.top, &s.best);
+    if (status == WEFT_OK)
+        status = weft_bounds_create(&space, &s.bounds);
     if (status == WEFT_OK)
         status = search(&s, out, no_sizes);
     out->world = space.world;
     out->num_nodes = nodes;
     weft_bounds_destroy(s.bounds);
     weft_arena_release(&s.scratch);
+    weft_arena_release(&s.lists);
     free(s.heap.values);
-    free(s.misses);
-    free(s.best);
     return status;
 }
 

@@ -191,7 +191,7 @@ static weft_status report_plan(weft_report *r, const weft_found *f, int place, i
     weft_report_value(r, "memory_bytes", f->memory_bytes);
     weft_report_value(r, "memory_limit_bytes", f->memory_limit_bytes);
     weft_report_bool(r, "tight", is_tight(f));
-    weft_report_text(r, "limits", "most of it", weft_limit_text((int)f->limits));
+    weft_report_text(r, "limits", "most of it", weft_limit_texts[(int)f->limits]);
     WEFT_TRY(report_mesh(r, f->mesh, &f->candidate, &f->settled, from));
     if (f->settled.model.num_experts > 0 && experts != WEFT_TIER_AUTO)
         weft_report_text(r, "experts", NULL,

@@ -1,11 +1,9 @@
 #include "launcher/searching/what_if.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "core/clock.h"
 #include "core/cluster/cluster.h"
-#include "core/text.h"
 #include "launcher/planning/figures.h"
 #include "launcher/process/stop.h"
 
@@ -101,14 +99,14 @@ static weft_status ask_better(const asking *a, const weft_cluster *cluster, weft
                               weft_what_if_row *row)
 {
     weft_config config = *a->config;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(a->arena, sizeof *cluster, &memory));
-    weft_cluster_better(cluster, better, memory);
+    weft_cluster *with;
+    WEFT_TRY(WEFT_ARRAY(a->arena, 1, &with));
+    weft_cluster_better(cluster, better, with);
     if (better == WEFT_BETTER_MEMORY)
         config.device.memory_limit *= 2;
     if (better == WEFT_BETTER_RATE)
         config.device.pace *= 2; /* of an emulated accelerator */
-    return ask(a, &config, memory, row);
+    return ask(a, &config, with, row);
 }
 
 /* Why it is this count and no lower one. */
@@ -249,7 +247,7 @@ static void report_plan(weft_report *r, const char *key, const weft_what_if_plan
     weft_report_value(r, "gain", p->gain);
     weft_report_value(r, "step_time_s", p->step_us / 1e6);
     weft_report_value(r, "tokens_per_s", p->tokens_per_s);
-    weft_report_text(r, "limits", NULL, weft_limit_text((int)p->limits));
+    weft_report_text(r, "limits", NULL, weft_limit_texts[(int)p->limits]);
     weft_report_value(r, "billion_tokens_cost", p->billion_tokens_cost);
     weft_report_close(r);
 }
@@ -258,7 +256,8 @@ static void report_plan(weft_report *r, const char *key, const weft_what_if_plan
 static void report_best(weft_report *r, const weft_what_if_row *row)
 {
     const weft_what_if_plan *best = &row->best;
-    weft_report_cell(r, "most of it", "%s", best->known ? weft_limit_text((int)best->limits) : "-");
+    weft_report_cell(r, "most of it", "%s",
+                     best->known ? weft_limit_texts[(int)best->limits] : "-");
     weft_report_row(r, NULL, "nodes", WEFT_UNIT_COUNT, best->known ? row->num_nodes : (double)NAN);
     if (isfinite(best->billion_tokens_cost) && best->billion_tokens_cost > 0)
         weft_report_row(r, NULL, "a billion tokens", WEFT_UNIT_NONE, best->billion_tokens_cost);

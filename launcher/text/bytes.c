@@ -31,10 +31,10 @@ size_t weft_bytes_find(weft_bytes text, size_t from, weft_bytes wanted)
 
 weft_status weft_bytes_copy(weft_bytes text, weft_arena *arena, weft_bytes *out)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, text.bytes + 1, &memory));
-    memcpy(memory, text.text, text.bytes);
-    *out = (weft_bytes){memory, text.bytes};
+    char *copy;
+    WEFT_TRY(WEFT_ARRAY(arena, text.bytes + 1, &copy));
+    memcpy(copy, text.text, text.bytes);
+    *out = (weft_bytes){copy, text.bytes};
     return WEFT_OK;
 }
 

@@ -126,13 +126,12 @@ static weft_status write_text(const weft_chat *chat, const message *m, bool is_f
                  {f->behind, strlen(f->behind)}};
     enum { NUM_PARTS = sizeof parts / sizeof *parts };
     size_t bytes = 0;
-    void *memory;
+    char *to;
     for (int i = 0; i < NUM_PARTS; i++)
         bytes += parts[i].count;
-    WEFT_TRY(weft_arena_alloc(scratch, bytes + 1, &memory));
-    *out = memory;
+    WEFT_TRY(WEFT_ARRAY(scratch, bytes + 1, &to));
+    *out = to;
     *out_bytes = bytes;
-    char *to = memory;
     for (int i = 0; i < NUM_PARTS; i++) {
         memcpy(to, parts[i].bytes, parts[i].count);
         to += parts[i].count;

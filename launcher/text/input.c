@@ -17,15 +17,7 @@
 static weft_status add_path(weft_input_list *list, const char *path, const struct stat *info,
                             weft_arena *arena)
 {
-    if (list->count == list->capacity) {
-        const size_t capacity = list->capacity ? 2 * list->capacity : 64;
-        void *larger;
-        WEFT_TRY(weft_arena_alloc_array(arena, capacity, sizeof *list->paths, &larger));
-        if (list->count > 0)
-            memcpy(larger, list->paths, list->count * sizeof *list->paths);
-        list->paths = larger;
-        list->capacity = capacity;
-    }
+    WEFT_TRY(WEFT_ARENA_GROW(arena, list->paths, list->capacity, list->count + 1));
     list->paths[list->count++] = path;
     list->has_pipe = list->has_pipe || !S_ISREG(info->st_mode);
     list->bytes = list->has_pipe ? 0 : list->bytes + (uint64_t)info->st_size;

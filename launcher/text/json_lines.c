@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/json.h"
 #include "core/options/options.h"
 
 /* What a message shows of a key. */

@@ -600,19 +600,19 @@ weft_status weft_tokenizer_decode(const weft_tokenizer *tokenizer, const int32_t
         weft_tokenizer_piece(tokenizer, ids[i], &bytes);
         total += bytes;
     }
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, total + 1, &memory));
-    char *at = memory;
+    char *text;
+    WEFT_TRY(WEFT_ARRAY(arena, total + 1, &text));
+    char *at = text;
     for (size_t i = 0; i < count; i++) {
         const char *piece = weft_tokenizer_piece(tokenizer, ids[i], &bytes);
         memcpy(at, piece, bytes);
         at += bytes;
     }
-    const char *stripped = memory;
+    const char *stripped = text;
     strip(&tokenizer->rules.strip, &stripped, &total);
-    memmove(memory, stripped, total);
-    *out = memory;
-    (*out)[total] = '\0';
+    memmove(text, stripped, total);
+    text[total] = '\0';
+    *out = text;
     if (out_bytes)
         *out_bytes = total;
     return WEFT_OK;

@@ -54,19 +54,25 @@ static weft_status read_pattern(const weft_json_place *at, weft_arena *arena, we
 
 /* --- normalizer ---------------------------------------------------------------------------- */
 
-typedef struct changes_reader {
+/* What steps are read to. */
+typedef struct steps_reader {
     weft_arena *arena;
-    weft_changes *out;
-} changes_reader;
+    weft_rules *out;
+    bool is_fused; /* of a decoder: what follows sees the whole text, no pieces */
+} steps_reader;
+
+static weft_status too_many(const weft_json_place *step, weft_pattern *pattern)
+{
+    weft_pattern_destroy(pattern);
+    return weft_json_refuse_unknown(step, "more than %d steps, which is not known",
+                                    WEFT_MOST_STEPS);
+}
 
 static weft_status add_change(const weft_json_place *step, weft_changes *changes,
                               const weft_change *change)
 {
-    if (changes->count == WEFT_MOST_STEPS) {
-        weft_pattern_destroy(change->pattern);
-        return weft_json_refuse_unknown(step, "more than %d steps, which is not known",
-                                        WEFT_MOST_STEPS);
-    }
+    if (changes->count == WEFT_MOST_STEPS)
+        return too_many(step, change->pattern);
     changes->steps[changes->count++] = *change;
     return WEFT_OK;
 }
@@ -76,7 +82,7 @@ static weft_status read_change(void *to, const weft_json_place *step, int type)
     static const weft_change_kind kinds[] = {
         [1] = WEFT_CHANGE_NFC,  [2] = WEFT_CHANGE_NFD,     [3] = WEFT_CHANGE_NFKC,
         [4] = WEFT_CHANGE_NFKD, [5] = WEFT_CHANGE_REPLACE, [6] = WEFT_CHANGE_PREPEND};
-    changes_reader *r = to;
+    steps_reader *r = to;
     weft_change change = {.kind = kinds[type]};
     weft_json_place members[3];
     if (change.kind == WEFT_CHANGE_REPLACE) {
@@ -89,36 +95,18 @@ static weft_status read_change(void *to, const weft_json_place *step, int type)
     } else {
         WEFT_TRY(weft_json_members(step, "type", members));
     }
-    return add_change(step, r->out, &change);
-}
-
-/* Its parts that are lists of steps; one that is null has none.
- * The normalizer's. */
-static weft_status tokenizer_json_changes(const weft_json_place *normalizer, weft_arena *arena,
-                                          weft_changes *out)
-{
-    changes_reader r = {arena, out};
-    return read_steps(normalizer, "normalizers", "Sequence|NFC|NFD|NFKC|NFKD|Replace|Prepend",
-                      read_change, &r);
+    return add_change(step, &r->out->changes, &change);
 }
 
 /* --- pre_tokenizer ------------------------------------------------------------------------- */
 
 enum { SPLIT = 1, DIGITS, BYTE_LEVEL, METASPACE };
 
-typedef struct words_reader {
-    weft_arena *arena;
-    weft_rules *out;
-} words_reader;
-
 static weft_status add_split(const weft_json_place *step, weft_rules *rules,
                              const weft_split *split)
 {
-    if (rules->num_splits == WEFT_MOST_STEPS) {
-        weft_pattern_destroy(split->pattern);
-        return weft_json_refuse_unknown(step, "more than %d steps, which is not known",
-                                        WEFT_MOST_STEPS);
-    }
+    if (rules->num_splits == WEFT_MOST_STEPS)
+        return too_many(step, split->pattern);
     rules->splits[rules->num_splits++] = *split;
     return WEFT_OK;
 }
@@ -131,7 +119,7 @@ static weft_status add_pattern(const weft_json_place *step, weft_rules *rules, c
     return add_split(step, rules, &split);
 }
 
-static weft_status read_split(words_reader *r, const weft_json_place *step)
+static weft_status read_split(steps_reader *r, const weft_json_place *step)
 {
     static const weft_split_behavior behaviors[] = {
         WEFT_SPLIT_ISOLATED, WEFT_SPLIT_REMOVED, WEFT_SPLIT_CONTIGUOUS,
@@ -148,7 +136,7 @@ static weft_status read_split(words_reader *r, const weft_json_place *step)
     return add_split(step, r->out, &split);
 }
 
-static weft_status read_digits(words_reader *r, const weft_json_place *step)
+static weft_status read_digits(steps_reader *r, const weft_json_place *step)
 {
     weft_json_place members[2];
     bool individual = false;
@@ -159,7 +147,7 @@ static weft_status read_digits(words_reader *r, const weft_json_place *step)
 }
 
 /* A step that changes text, which here goes before all that splits. */
-static weft_status add_word_change(words_reader *r, const weft_json_place *step,
+static weft_status add_word_change(steps_reader *r, const weft_json_place *step,
                                    const weft_change *change)
 {
     if (r->out->num_splits > 0)
@@ -169,7 +157,7 @@ static weft_status add_word_change(words_reader *r, const weft_json_place *step,
     return add_change(step, &r->out->word_changes, change);
 }
 
-static weft_status read_byte_level(words_reader *r, const weft_json_place *step)
+static weft_status read_byte_level(steps_reader *r, const weft_json_place *step)
 {
     weft_json_place members[4];
     bool prefix = true, use_pattern = true, unused;
@@ -216,7 +204,7 @@ static weft_status read_metaspace(const weft_json_place *step, weft_arena *arena
     return WEFT_OK;
 }
 
-static weft_status read_metaspace_words(words_reader *r, const weft_json_place *step)
+static weft_status read_metaspace_words(steps_reader *r, const weft_json_place *step)
 {
     metaspace m;
     WEFT_TRY(read_metaspace(step, r->arena, &m));
@@ -235,7 +223,7 @@ static weft_status read_metaspace_words(words_reader *r, const weft_json_place *
 
 static weft_status read_words(void *to, const weft_json_place *step, int type)
 {
-    words_reader *r = to;
+    steps_reader *r = to;
     if (r->out->tables.is_of_bytes)
         return weft_json_refuse_unknown(step, "stands behind ByteLevel, which is not known");
     return type == SPLIT        ? read_split(r, step)
@@ -244,26 +232,11 @@ static weft_status read_words(void *to, const weft_json_place *step, int type)
                                 : read_metaspace_words(r, step);
 }
 
-/* The pre-tokenizer's: word_changes, splits and tables.is_of_bytes, which it ends in. */
-static weft_status tokenizer_json_words(const weft_json_place *pre_tokenizer, weft_arena *arena,
-                                        weft_rules *out)
-{
-    words_reader r = {arena, out};
-    return read_steps(pre_tokenizer, "pretokenizers", "Sequence|Split|Digits|ByteLevel|Metaspace",
-                      read_words, &r);
-}
-
 /* --- decoder ------------------------------------------------------------------------------- */
 
 enum { DECODE_BYTE_LEVEL = 1, BYTE_FALLBACK, REPLACE, STRIP, FUSE, DECODE_METASPACE };
 
-typedef struct pieces_reader {
-    weft_arena *arena;
-    weft_rules *out;
-    bool is_fused; /* what follows sees the whole text, no pieces */
-} pieces_reader;
-
-static weft_status map_bytes(pieces_reader *r)
+static weft_status map_bytes(steps_reader *r)
 {
     const weft_byte_map map = weft_byte_map_make();
     for (uint32_t id = 0; id < r->out->tables.num_tokens; id++) {
@@ -276,7 +249,7 @@ static weft_status map_bytes(pieces_reader *r)
 }
 
 /* "<0x0A>" is the byte 10. */
-static weft_status map_fallbacks(pieces_reader *r)
+static weft_status map_fallbacks(steps_reader *r)
 {
     static const char digits[] = "0123456789ABCDEFabcdef";
     for (uint32_t id = 0; id < r->out->tables.num_tokens; id++) {
@@ -292,7 +265,7 @@ static weft_status map_fallbacks(pieces_reader *r)
     return WEFT_OK;
 }
 
-static weft_status replace_in_pieces(pieces_reader *r, weft_bytes from, weft_bytes to)
+static weft_status replace_in_pieces(steps_reader *r, weft_bytes from, weft_bytes to)
 {
     const weft_change change = {.kind = WEFT_CHANGE_REPLACE, .from = from, .to = to};
     weft_buffer room[2] = {0};
@@ -310,7 +283,7 @@ static weft_status replace_in_pieces(pieces_reader *r, weft_bytes from, weft_byt
     return status;
 }
 
-static weft_status read_replace(pieces_reader *r, const weft_json_place *step)
+static weft_status read_replace(steps_reader *r, const weft_json_place *step)
 {
     weft_json_place members[3];
     weft_bytes from = {0}, to;
@@ -325,7 +298,7 @@ static weft_status read_replace(pieces_reader *r, const weft_json_place *step)
     return replace_in_pieces(r, from, to);
 }
 
-static weft_status read_strip(pieces_reader *r, const weft_json_place *step)
+static weft_status read_strip(steps_reader *r, const weft_json_place *step)
 {
     weft_json_place members[4];
     weft_strip strip;
@@ -340,7 +313,7 @@ static weft_status read_strip(pieces_reader *r, const weft_json_place *step)
     return WEFT_OK;
 }
 
-static weft_status read_decode_metaspace(pieces_reader *r, const weft_json_place *step)
+static weft_status read_decode_metaspace(steps_reader *r, const weft_json_place *step)
 {
     metaspace m;
     WEFT_TRY(read_metaspace(step, r->arena, &m));
@@ -351,7 +324,7 @@ static weft_status read_decode_metaspace(pieces_reader *r, const weft_json_place
 
 static weft_status read_decoder(void *to, const weft_json_place *step, int type)
 {
-    pieces_reader *r = to;
+    steps_reader *r = to;
     weft_json_place members[4];
     if (type == STRIP)
         return read_strip(r, step);
@@ -375,7 +348,7 @@ static weft_status read_decoder(void *to, const weft_json_place *step, int type)
 static weft_status tokenizer_json_pieces(const weft_json_place *decoder, const weft_bytes *texts,
                                          weft_arena *arena, weft_rules *out)
 {
-    pieces_reader r = {.arena = arena, .out = out};
+    steps_reader r = {.arena = arena, .out = out};
     const size_t count = out->tables.num_tokens;
     if (!weft_json_is_there(decoder))
         return weft_json_refuse_unknown(
@@ -501,13 +474,13 @@ static weft_status read_pair(reader *r, const weft_json_place *at, weft_bytes *l
 
 static weft_status read_merge(reader *r, const weft_json_place *at, weft_bpe_merge *out)
 {
-    weft_bytes left, right, joined;
-    void *memory;
+    weft_bytes left, right;
+    char *both;
     WEFT_TRY(read_pair(r, at, &left, &right));
-    WEFT_TRY(weft_arena_alloc(&r->scratch, left.bytes + right.bytes + 1, &memory));
-    memcpy(memory, left.text, left.bytes);
-    memcpy((char *)memory + left.bytes, right.text, right.bytes);
-    joined = (weft_bytes){memory, left.bytes + right.bytes};
+    WEFT_TRY(WEFT_ARRAY(&r->scratch, left.bytes + right.bytes + 1, &both));
+    memcpy(both, left.text, left.bytes);
+    memcpy(both + left.bytes, right.text, right.bytes);
+    const weft_bytes joined = {both, left.bytes + right.bytes};
     *out = (weft_bpe_merge){weft_text_ids_find(&r->ids, left.text, left.bytes),
                             weft_text_ids_find(&r->ids, right.text, right.bytes),
                             weft_text_ids_find(&r->ids, joined.text, joined.bytes)};
@@ -837,8 +810,11 @@ static weft_status read_file(reader *r, const char *file, const char *text)
     WEFT_TRY(weft_json_get_choice(&m[VERSION], "1.0", &version));
     WEFT_TRY(refuse_setting(&m[TRUNCATION], "cutting texts short"));
     WEFT_TRY(refuse_setting(&m[PADDING], "padding texts"));
-    WEFT_TRY(tokenizer_json_changes(&m[NORMALIZER], r->arena, &r->rules->changes));
-    WEFT_TRY(tokenizer_json_words(&m[WORDS], r->arena, r->rules));
+    steps_reader steps = {.arena = r->arena, .out = r->rules};
+    WEFT_TRY(read_steps(&m[NORMALIZER], "normalizers", "Sequence|NFC|NFD|NFKC|NFKD|Replace|Prepend",
+                        read_change, &steps));
+    WEFT_TRY(read_steps(&m[WORDS], "pretokenizers", "Sequence|Split|Digits|ByteLevel|Metaspace",
+                        read_words, &steps));
     WEFT_TRY(read_model(r, &m[MODEL], &m[ADDED]));
     WEFT_TRY(read_added(r, &m[ADDED]));
     WEFT_TRY(read_post_processor(r, &m[POST]));

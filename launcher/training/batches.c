@@ -19,20 +19,6 @@ uint64_t weft_batches_first_sample(const weft_config *config, uint64_t first_tok
            micro_batch * (uint64_t)config->train.micro_batch_size;
 }
 
-weft_split_place weft_batches_find_sample(const weft_config *config, const weft_split *split,
-                                          weft_batches_use use, uint64_t number)
-{
-    return weft_split_find(split, (uint64_t)config->train.seed, use == WEFT_BATCHES_TRAIN, number);
-}
-
-weft_status weft_batches_read_sample(const weft_config *config, const weft_split *split,
-                                     weft_batches_use use, uint64_t number, int32_t *tokens,
-                                     int32_t *labels)
-{
-    return weft_split_read(split, (uint64_t)config->train.seed, use == WEFT_BATCHES_TRAIN, number,
-                           tokens, labels);
-}
-
 /* What the micro-batches bring, and where it is kept. */
 typedef struct input {
     size_t bytes; /* 0: the config asks for none */
@@ -151,8 +137,8 @@ static weft_status read_samples(weft_trainer *t, int m, const weft_split *split,
     *count = 0;
     for (size_t b = 0; b < batch; b++) {
         int32_t *tokens = t->input.batches.rows + 2 * b * seq;
-        WEFT_TRY(weft_batches_read_sample(&t->config, split, use, first_sample + b, tokens,
-                                          tokens + seq));
+        WEFT_TRY(weft_split_read(split, (uint64_t)t->config.train.seed, use == WEFT_BATCHES_TRAIN,
+                                 first_sample + b, tokens, tokens + seq));
         if (t->input.batches.parts)
             t->input.batches.parts[(size_t)m * batch + b] =
                 (uint16_t)weft_split_part(split, first_sample + b);

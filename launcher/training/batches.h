@@ -62,13 +62,6 @@ typedef enum weft_batches_use { WEFT_BATCHES_TRAIN, WEFT_BATCHES_EVALUATE } weft
  * global batch that begins with the sample that holds token `first_token` of that order. */
 uint64_t weft_batches_first_sample(const weft_config *config, uint64_t first_token,
                                    uint64_t micro_batch);
-/* The place of the first token of the sample with this number (weft_split_find). */
-weft_split_place weft_batches_find_sample(const weft_config *config, const weft_split *split,
-                                          weft_batches_use use, uint64_t number);
-/* Reads the sample with this number: seq_length tokens and as many labels. */
-weft_status weft_batches_read_sample(const weft_config *config, const weft_split *split,
-                                     weft_batches_use use, uint64_t number, int32_t *tokens,
-                                     int32_t *labels) WEFT_CHECKED;
 
 struct weft_trainer;
 /* The number of rank-local micro-batch m in the global batch. */

@@ -75,13 +75,11 @@ static weft_status leave_to_lower(weft_comm *node, const uint64_t *marks, weft_d
 {
     const size_t bytes = copies->count * sizeof *marks;
     weft_arena scratch = {0};
-    void *memory = NULL;
-    weft_status status =
-        weft_arena_alloc_array(&scratch, (size_t)weft_comm_size(node), bytes, &memory);
-    const uint64_t *all = memory;
-    status = weft_comm_agree(node, status);
+    uint64_t *all = NULL;
+    weft_status status = weft_comm_agree(
+        node, weft_arena_alloc_array(&scratch, (size_t)weft_comm_size(node), bytes, &all));
     if (status == WEFT_OK)
-        status = weft_comm_all_gather_host(node, marks, memory, bytes);
+        status = weft_comm_all_gather_host(node, marks, all, bytes);
     for (int r = 0; status == WEFT_OK && r < weft_comm_rank(node); r++)
         for (size_t i = 0; i < copies->count; i++)
             if (all[(size_t)r * copies->count + i] == marks[i])

@@ -92,17 +92,14 @@ static weft_status check_memory(findings *f, weft_arena *arena)
     weft_step step = {0};
     WEFT_TRY(weft_mesh_choose(c, NULL, &f->mesh, &choice));
     WEFT_TRY(weft_moe_selection_start(c, &f->mesh, &choice.nodes, &moe));
-    weft_tier_room *rooms;
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)f->mesh.pp, &rooms));
-    for (int i = 0; i < f->mesh.pp; i++)
-        rooms[i] = find_room(f);
+    const weft_tier_room room = find_room(f);
     if (weft_tier_pins(c)) {
-        WEFT_TRY(weft_tier_require(WEFT_STEP_TRAINS, c, &f->mesh, &moe.options, rooms, &tier));
+        WEFT_TRY(weft_tier_require(WEFT_STEP_TRAINS, c, &f->mesh, &moe.options, &room, &tier));
         c->tier = tier.options;
     }
-    weft_status status = weft_step_make(c, &f->mesh, &moe.options, arena, &step);
+    weft_status status = weft_step_make(WEFT_STEP_TRAINS, c, &f->mesh, &moe.options, arena, &step);
     if (status == WEFT_OK)
-        status = weft_tier_check_room(c, &f->mesh, &step, rooms);
+        status = weft_tier_check_room(c, &f->mesh, &step, &room);
     if (status == WEFT_OK)
         status = measure_stages(f, &step);
     if (status == WEFT_OK && c->model.num_experts > 0 && c->tier.experts == WEFT_TIER_FILE)

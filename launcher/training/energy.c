@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/arena.h"
 #include "core/device/device.h"
 
 /* The part of nvml.h that is used: every function returns nvmlReturn_t, 0 for success. */
@@ -120,12 +121,12 @@ static weft_status find_gpu(weft_energy *e, const weft_device *device, weft_comm
                             bool *missing)
 {
     char own[WEFT_GPU_BUS_BYTES] = "", (*all)[WEFT_GPU_BUS_BYTES] = NULL;
+    weft_arena scratch = {0};
     weft_comm *node = NULL;
     const bool has_one = weft_device_gpu_bus(device, own);
     WEFT_TRY(weft_comm_split_node(world, &node));
-    all = calloc((size_t)weft_comm_size(node), sizeof *all);
-    weft_status status = weft_comm_agree(
-        world, all ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "no memory for GPUs' names"));
+    weft_status status =
+        weft_comm_agree(world, WEFT_ARRAY(&scratch, (size_t)weft_comm_size(node), &all));
     if (status == WEFT_OK)
         status = weft_comm_all_gather_host(node, own, all, sizeof own);
     int first = 0;
@@ -133,7 +134,7 @@ static weft_status find_gpu(weft_energy *e, const weft_device *device, weft_comm
         first++;
     const bool reads = first == weft_comm_rank(node);
     *missing = !has_one || (reads && !weft_nvml_open(own, &e->nvml));
-    free(all);
+    weft_arena_release(&scratch);
     weft_comm_destroy(node);
     return status;
 }

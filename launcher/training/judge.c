@@ -212,16 +212,17 @@ weft_status weft_trainer_judge(weft_trainer *t, int64_t step, weft_outcome *out)
     *out = WEFT_STEP_GOOD;
     if (fault.kind == WEFT_FAULT_NONE)
         return WEFT_OK;
-    sight seen = {.own = calloc((size_t)weft_comm_size(t->world), 1)};
-    weft_status status = seen.own ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "no memory to compare ranks");
-    status = weft_comm_agree(t->world, status);
+    sight seen = {.own = NULL};
+    weft_arena scratch = {0};
+    weft_status status = weft_comm_agree(
+        t->world, WEFT_ARRAY(&scratch, (size_t)weft_comm_size(t->world), &seen.own));
     if (status == WEFT_OK)
         status = find_verdict(t, step, &fault, &seen, &verdict);
     if (status == WEFT_OK)
         status = find_samples(t, fault.rank, samples);
     if (status == WEFT_OK)
         status = know_more(t, step, verdict, more);
-    free(seen.own);
+    weft_arena_release(&scratch);
     WEFT_TRY(status);
     verdict_text(t, verdict, fault.rank, samples, verdict_of);
     snprintf(text, sizeof text, "%s; %s%s", fault.text, verdict_of, more);

@@ -18,7 +18,7 @@
 
 /* --- adding up ----------------------------------------------------------------------------- */
 
-static const char *const part_texts[WEFT_NUM_LEDGER_PARTS] = {
+const char *const weft_ledger_part_texts[WEFT_NUM_LEDGER_PARTS] = {
     "productive_s", "lost_s", "saving_s", "loading_s", "starting_s", "waiting_s"};
 static const char *const part_titles[WEFT_NUM_LEDGER_PARTS] = {"productive", "lost",     "saving",
                                                                "loading",    "starting", "waiting"};
@@ -36,11 +36,6 @@ static const struct {
     [WEFT_DID_SAVE] = {"save", WEFT_LEDGER_SAVING},
     [WEFT_DID_END] = {"end", WEFT_LEDGER_SAVING},
 };
-
-const char *weft_ledger_part_text(weft_ledger_part part)
-{
-    return part_texts[part];
-}
 
 static weft_status push(weft_ledger_account *a, const weft_ledger_entry *e, double seconds)
 {
@@ -226,7 +221,7 @@ void weft_ledger_report(weft_report *r, const weft_ledger_account *a)
     weft_report_open(r, WEFT_REPORT_FACTS, NULL);
     weft_report_value(r, "starts", a->num_starts);
     for (int i = 0; i < WEFT_NUM_LEDGER_PARTS; i++)
-        weft_report_value(r, part_texts[i], a->seconds[i]);
+        weft_report_value(r, weft_ledger_part_texts[i], a->seconds[i]);
     weft_report_value(r, "all_s", sum);
     weft_report_row(r, "goodput", "goodput", WEFT_UNIT_SHARE, weft_ledger_goodput(a));
     weft_report_value(r, "lost_steps", a->num_lost);

@@ -82,7 +82,7 @@ typedef struct weft_ledger {
 } weft_ledger;
 
 /* "productive_s", ... */
-const char *weft_ledger_part_text(weft_ledger_part part);
+extern const char *const weft_ledger_part_texts[WEFT_NUM_LEDGER_PARTS];
 
 /* Errors: WEFT_MEMORY. */
 weft_status weft_ledger_add(weft_ledger_account *account,

@@ -154,13 +154,10 @@ weft_status weft_memory_write(const weft_trainer *t, const char *dir)
 {
     bool writes = weft_comm_rank(t->world) == 0;
     marks own = {0}, *all = NULL;
+    weft_arena scratch = {0};
     weft_status status = marks_of(t, &own);
-    if (writes) {
-        all = malloc((size_t)t->groups.mesh.world * sizeof *all);
-        if (!all)
-            status = WEFT_ERROR(WEFT_MEMORY, "no memory for the marks of %d ranks",
-                                t->groups.mesh.world);
-    }
+    if (status == WEFT_OK && writes)
+        status = WEFT_ARRAY(&scratch, (size_t)t->groups.mesh.world, &all);
     status = weft_comm_agree(t->world, status);
     if (status == WEFT_OK)
         status = weft_comm_gather_host(t->world, &own, all, sizeof own);
@@ -168,6 +165,6 @@ weft_status weft_memory_write(const weft_trainer *t, const char *dir)
         warn_beyond(all, t->groups.mesh.world);
         status = write_file(dir, t, all);
     }
-    free(all);
+    weft_arena_release(&scratch);
     return weft_comm_agree(t->world, status);
 }

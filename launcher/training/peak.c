@@ -7,7 +7,7 @@
 
 #include <weft/kernels.h>
 
-#include "core/trace/trace.h"
+#include "core/clock.h"
 #include "kernels/kernels.h"
 #include "parallel/topology/topology.h"
 

@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/json_write.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/process/output.h"
-#include "launcher/training/trainer.h"
 #include "layers/outline/outline.h"
 
 /* --- a run's numbers for other tools --------------------------------------------------------- */
@@ -498,7 +497,7 @@ static void write_links(const weft_links *l, FILE *out)
 static void write_account(const weft_ledger_account *a, FILE *out)
 {
     for (weft_ledger_part i = 0; i < WEFT_NUM_LEDGER_PARTS; i++)
-        fprintf(out, ", \"%s\": %.17g", weft_ledger_part_text(i), a->seconds[i]);
+        fprintf(out, ", \"%s\": %.17g", weft_ledger_part_texts[i], a->seconds[i]);
     fprintf(out, ", \"goodput\": %.17g", weft_ledger_goodput(a));
 }
 

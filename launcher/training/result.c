@@ -1,7 +1,6 @@
 /* What a step took and found, over all ranks. */
 #include "launcher/training/result.h"
 
-#include <inttypes.h>
 #include <math.h>
 
 #include "core/device/device.h"

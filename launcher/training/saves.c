@@ -8,7 +8,6 @@
 #include "core/text.h"
 #include "launcher/training/judge.h"
 #include "launcher/training/setup.h"
-#include "parallel/checkpoint/checkpoint.h"
 
 static bool leads(const weft_saves *s)
 {

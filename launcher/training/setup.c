@@ -10,7 +10,6 @@
 #include "kernels/host.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
-#include "launcher/planning/tier_choice.h"
 #include "launcher/training/cards.h"
 #include "launcher/training/data_copies.h"
 #include "launcher/training/progress.h"
@@ -18,16 +17,6 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/topology/topology.h"
 #include "schedule/pipeline/pipeline.h"
-
-/* The same room for every stage: [mesh->pp], in the arena. */
-static weft_status setup_spread_room(weft_tier_room room, const weft_mesh *mesh, weft_arena *arena,
-                                     weft_tier_room **out)
-{
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)mesh->pp, out));
-    for (int i = 0; i < mesh->pp; i++)
-        (*out)[i] = room;
-    return WEFT_OK;
-}
 
 /* Of the disk; the file's folder may be missing, which is told when the file is made. */
 static uint64_t disk_left(const char *folder, int num_ranks)
@@ -68,19 +57,6 @@ static weft_status find_room(weft_trainer *t, weft_tier_room *out)
     return WEFT_OK;
 }
 
-static weft_status choose_tier(weft_trainer *t, const weft_mesh *mesh, const weft_tier_room *room,
-                               weft_tier_selection *out)
-{
-    weft_arena arena = {0};
-    weft_tier_room *rooms;
-    weft_status status = setup_spread_room(*room, mesh, &arena, &rooms);
-    if (status == WEFT_OK)
-        status = weft_tier_require(t->evaluates ? WEFT_STEP_EVALUATES : WEFT_STEP_TRAINS,
-                                   &t->config, mesh, &t->moe.options, rooms, out);
-    weft_arena_release(&arena);
-    return status;
-}
-
 /* Where the trainer's experts are: chosen where the config leaves it open, and whether they fit as
  * it trains, or evaluates. Logs the bytes of each tier. Rank 0 chooses for all; collective. Errors:
  * those of weft_tier_require. */
@@ -95,7 +71,8 @@ static weft_status setup_tier(weft_trainer *t, const weft_config_source *source,
         return WEFT_OK;
     WEFT_TRY(find_room(t, &room));
     if (weft_comm_rank(t->world) == 0)
-        status = choose_tier(t, mesh, &room, &found);
+        status = weft_tier_require(t->evaluates ? WEFT_STEP_EVALUATES : WEFT_STEP_TRAINS,
+                                   &t->config, mesh, &t->moe.options, &room, &found);
     WEFT_TRY(weft_comm_agree(t->world, weft_config_locate(source, status)));
     WEFT_TRY(weft_comm_broadcast_host(t->world, &found, sizeof found, 0));
     found.options.path = t->config.tier.path; /* not the other rank's */
@@ -280,24 +257,24 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     weft_moe_options moe;
     weft_arena arena = {0};
     weft_tier_selection tier;
-    weft_tier_room *rooms = NULL;
+    const weft_tier_room room = weft_tier_room_of(config);
     const bool is_open = weft_mesh_leaves_form(config, mesh);
     bool is_fixed = fixed_moe(config, mesh, &moe);
     WEFT_TRY(weft_config_locate(source, weft_setup_vocabulary(&copy)));
-    weft_status status = setup_spread_room(weft_tier_room_of(config), mesh, &arena, &rooms);
-    if (status == WEFT_OK && !is_open && is_fixed && weft_tier_is_open(config))
-        status = weft_tier_require(WEFT_STEP_TRAINS, &copy, mesh, &moe, rooms, &tier);
+    weft_status status = WEFT_OK;
+    if (!is_open && is_fixed && weft_tier_is_open(config))
+        status = weft_tier_require(WEFT_STEP_TRAINS, &copy, mesh, &moe, &room, &tier);
     if (weft_tier_is_left_open(&config->tier)) /* the ranks choose */
         copy.tier.experts = WEFT_TIER_NONE;
     if (status == WEFT_OK)
-        status = weft_step_make(&copy, mesh, &moe, &arena, &step);
+        status = weft_step_make(WEFT_STEP_TRAINS, &copy, mesh, &moe, &arena, &step);
     if (status == WEFT_OK)
         status = weft_step_check_ramp(&copy, &step);
     if (status == WEFT_OK)
         status = weft_progress_check_metrics(&step.outline.metrics);
     if (status == WEFT_OK && !is_open && !weft_tier_is_open(config) &&
         (is_fixed || !weft_moe_dims_of(&copy.model, &step.outline.shape).exchange))
-        status = weft_tier_check_room(&copy, mesh, &step, rooms);
+        status = weft_tier_check_room(&copy, mesh, &step, &room);
     if (status == WEFT_OK && !weft_tier_is_open(config))
         status = check_staging(&copy, mesh, &moe);
     weft_step_release(&step);
@@ -399,12 +376,11 @@ static weft_status make_shapes(weft_trainer *t, const weft_step *step)
 
 static weft_status fit_slots(weft_trainer *t, weft_trainer_program *part)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)part->program.num_slots + 1, sizeof(int),
-                                    &memory));
-    part->slots = memory;
+    int *slots;
+    WEFT_TRY(WEFT_ARRAY(t->arena, (size_t)part->program.num_slots + 1, &slots));
+    part->slots = slots;
     return weft_ramp_fit_slots(&part->program, &t->runs.train.program, &part->shape,
-                               t->groups.coords.at[WEFT_AXIS_PP], memory)
+                               t->groups.coords.at[WEFT_AXIS_PP], slots)
                ? WEFT_OK
                : WEFT_ERROR(WEFT_INTERNAL, "slots of a step of %d micro-batches",
                             part->shape.num_micro_batches);
@@ -414,8 +390,8 @@ static weft_status make_programs(weft_trainer *t)
 {
     weft_trainer_programs *programs = &t->runs;
     weft_step step;
-    weft_status status =
-        weft_step_start(&t->config, &t->groups.mesh, &t->moe.options, t->arena, &step);
+    weft_status status = weft_step_start(WEFT_STEP_TRAINS, &t->config, &t->groups.mesh,
+                                         &t->moe.options, t->arena, &step);
     if (status == WEFT_OK) {
         status = make_shapes(t, &step);
         weft_step_release(&step);
@@ -843,7 +819,8 @@ static weft_status footprint(const weft_trainer *t, const weft_moe_held_loads *l
     weft_step step;
     const weft_mesh *mesh = &t->groups.mesh;
     const int rank = t->groups.coords.at[WEFT_AXIS_PP];
-    weft_status status = weft_step_start(&t->config, mesh, &t->moe.options, &arena, &step);
+    weft_status status =
+        weft_step_start(WEFT_STEP_TRAINS, &t->config, mesh, &t->moe.options, &arena, &step);
     if (status == WEFT_OK) {
         if (loads)
             status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->runs.train.program,

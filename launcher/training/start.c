@@ -19,10 +19,9 @@
 #include "comm/watch/watch.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "launcher/planning/config.h"
+#include "launcher/arguments/arguments.h"
 #include "launcher/process/launch.h"
 #include "launcher/process/stop.h"
-#include "launcher/training/run_folder.h"
 #include "launcher/training/setup.h"
 
 /* RUN/.alive: how whoever started the ranks knows that they live, on whatever machines they run.
@@ -352,6 +351,19 @@ weft_start weft_start_find(void)
     return start;
 }
 
+weft_status weft_start_world(weft_start *start)
+{
+    return start->launched ? weft_comm_create_world(&start->world)
+                           : weft_comm_create_self(&start->world);
+}
+
+int weft_start_end(const weft_start *start, weft_status status, const char *verb)
+{
+    return status == WEFT_OK  ? start->exit_code
+           : start->rank == 0 ? weft_verb_fail(verb)
+                              : weft_status_exit_code(status);
+}
+
 /* Of several ranks that a launcher started and that train. */
 static weft_status start_watch(const weft_reliability_options *r, const weft_start *start,
                                const weft_run_folder *folder)
@@ -396,6 +408,5 @@ weft_status weft_start_ranks(weft_start *start, const weft_config *config,
     if (folder && start->launched && start->size > 1 && config->reliability.watchdog)
         WEFT_TRY(start_watch(&config->reliability, start, folder));
     weft_setup_driver(config);
-    return start->launched ? weft_comm_create_world(&start->world)
-                           : weft_comm_create_self(&start->world);
+    return weft_start_world(start);
 }

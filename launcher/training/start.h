@@ -20,6 +20,10 @@ typedef struct weft_start {
 
 /* Finds what a launcher says; the log names the rank from now on. */
 weft_start weft_start_find(void);
+/* Makes the world of a verb without a config: a launcher's ranks, or this process alone. */
+weft_status weft_start_world(weft_start *start) WEFT_CHECKED;
+/* The exit code of a verb whose ranks all ended with `status`: rank 0 says what is wrong. */
+int weft_start_end(const weft_start *start, weft_status status, const char *verb);
 /* Checks the config's mesh against the ranks and makes the world. Where no launcher started this
  * process and the mesh has several ranks, it checks what needs no ranks (device; unless source says
  * no_data, data and the model that trains; that `folder`, if not NULL, is free), runs mpirun with

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,33 +16,27 @@ static const double most_share = 1. / 300; /* of a run's time */
 static weft_status make_room(weft_links *l, bool judges)
 {
     const size_t count = (size_t)l->num_nodes;
-    l->ring_ms = calloc(count, sizeof *l->ring_ms);
-    l->message = calloc(1, MESSAGE_BYTES);
-    bool good = l->ring_ms && l->message;
-    if (judges) {
-        l->nodes = calloc(count, sizeof *l->nodes);
-        l->ms = calloc(count, sizeof *l->ms);
-        l->sorted = calloc(count, sizeof *l->sorted);
-        good = good && l->nodes && l->ms && l->sorted;
-    }
-    return good ? WEFT_OK
-                : WEFT_ERROR(WEFT_MEMORY, "no memory for the links of %d nodes", l->num_nodes);
+    WEFT_TRY(WEFT_ARRAY(&l->arena, count, &l->ring_ms));
+    WEFT_TRY(weft_arena_alloc(&l->arena, MESSAGE_BYTES, &l->message));
+    if (!judges)
+        return WEFT_OK;
+    WEFT_TRY(WEFT_ARRAY(&l->arena, count, &l->nodes));
+    WEFT_TRY(WEFT_ARRAY(&l->arena, count, &l->ms));
+    return WEFT_ARRAY(&l->arena, count, &l->sorted);
 }
 
 static weft_status learn_names(weft_links *l)
 {
-    char own[WEFT_LINK_NODE_BYTES] = "", *names = NULL;
+    char own[WEFT_LINK_NODE_BYTES] = "", (*names)[WEFT_LINK_NODE_BYTES] = NULL;
     weft_status status = WEFT_OK;
     gethostname(own, sizeof own - 1);
-    if (l->nodes && !(names = calloc((size_t)l->num_nodes, sizeof own)))
-        status = WEFT_ERROR(WEFT_MEMORY, "no memory for the names of %d nodes", l->num_nodes);
-    status = weft_comm_agree(l->ring, status);
-    if (status == WEFT_OK)
-        status = weft_comm_gather_host(l->ring, own, names, sizeof own);
-    for (int i = 0; status == WEFT_OK && names && i < l->num_nodes; i++)
-        memcpy(l->nodes[i].node, &names[(size_t)i * sizeof own], sizeof own);
-    free(names);
-    return status;
+    if (l->nodes)
+        status = WEFT_ARRAY(&l->arena, (size_t)l->num_nodes, &names);
+    WEFT_TRY(weft_comm_agree(l->ring, status));
+    WEFT_TRY(weft_comm_gather_host(l->ring, own, names, sizeof own));
+    for (int i = 0; names && i < l->num_nodes; i++)
+        memcpy(l->nodes[i].node, names[i], sizeof own);
+    return WEFT_OK;
 }
 
 weft_status weft_links_create(weft_links *l, double factor, int64_t steps, int num_nodes,
@@ -200,11 +193,7 @@ int weft_links_judge(weft_links *l, int64_t step, char *out, size_t capacity)
 void weft_links_release(weft_links *l)
 {
     weft_comm_destroy(l->ring);
-    free(l->nodes);
-    free(l->ring_ms);
-    free(l->ms);
-    free(l->sorted);
-    free(l->message);
+    weft_arena_release(&l->arena);
     *l = (weft_links){0};
 }
 
@@ -216,13 +205,10 @@ typedef struct place {
 static weft_status make_places(weft_stragglers *s, int num_ranks, place **out)
 {
     const size_t count = (size_t)num_ranks;
-    s->ranks = calloc(count, sizeof *s->ranks);
-    s->ms = calloc(count, sizeof *s->ms);
-    s->sorted = calloc(count, sizeof *s->sorted);
-    *out = calloc(count, sizeof **out);
-    if (!s->ranks || !s->ms || !s->sorted || !*out)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for the times of %d ranks", num_ranks);
-    return WEFT_OK;
+    WEFT_TRY(WEFT_ARRAY(&s->arena, count, &s->ranks));
+    WEFT_TRY(WEFT_ARRAY(&s->arena, count, &s->ms));
+    WEFT_TRY(WEFT_ARRAY(&s->arena, count, &s->sorted));
+    return WEFT_ARRAY(&s->arena, count, out);
 }
 
 weft_status weft_stragglers_create(weft_stragglers *s, double factor, int64_t steps, int stage,
@@ -238,15 +224,13 @@ weft_status weft_stragglers_create(weft_stragglers *s, double factor, int64_t st
     gethostname(own.node, sizeof own.node - 1);
     if (weft_comm_rank(world) == 0)
         status = make_places(s, num_ranks, &places);
-    status = weft_comm_agree(world, status);
-    if (status == WEFT_OK)
-        status = weft_comm_gather_host(world, &own, places, sizeof own);
-    for (int i = 0; status == WEFT_OK && places && i < num_ranks; i++) {
+    WEFT_TRY(weft_comm_agree(world, status));
+    WEFT_TRY(weft_comm_gather_host(world, &own, places, sizeof own));
+    for (int i = 0; places && i < num_ranks; i++) {
         s->ranks[i].stage = places[i].stage;
         memcpy(s->ranks[i].node, places[i].node, sizeof places[i].node);
     }
-    free(places);
-    return status;
+    return WEFT_OK;
 }
 
 weft_status weft_stragglers_gather(weft_stragglers *s, double own_ms, weft_comm *world)
@@ -324,8 +308,6 @@ int weft_stragglers_judge(weft_stragglers *s, int64_t step, char *out, size_t ca
 
 void weft_stragglers_release(weft_stragglers *s)
 {
-    free(s->ranks);
-    free(s->ms);
-    free(s->sorted);
+    weft_arena_release(&s->arena);
     *s = (weft_stragglers){0};
 }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "comm/comm.h"
+#include "core/arena.h"
 
 /* Finds slow links between nodes: the nodes' first ranks form a ring and measure short exchanges
  * with their neighbours. A slow link slows both exchanges of its node, so the shorter of the two is
@@ -38,6 +39,7 @@ typedef struct weft_links {
     int64_t look_steps[WEFT_LINK_LOOKS];
     int num_looks;
     double *ms, *sorted; /* the last measurement, by node; the same, rising */
+    weft_arena arena;    /* of all of them */
 } weft_links;
 
 enum { WEFT_STRAGGLER_NODE_BYTES = 64 };
@@ -57,6 +59,7 @@ typedef struct weft_stragglers {
     weft_straggler *ranks; /* rank 0 alone, like all fields below */
     double *ms, *sorted;   /* by rank, the last step's times; the same, rising */
     int slowest;           /* rank */
+    weft_arena arena;      /* of all of them */
     weft_links links;
 } weft_stragglers;
 

@@ -1,7 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/device/device.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
 #include "launcher/training/state.h"

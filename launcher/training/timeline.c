@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <weft/list.h>
 
@@ -152,13 +151,13 @@ static weft_status write_json(weft_trace *trace, const traced *of, const char *p
 static weft_status timeline_write(weft_trace *trace, const traced *of, const char *dir)
 {
     const weft_mesh *mesh = of->mesh;
-    char(*texts)[NAME_BYTES] = calloc((size_t)mesh->world, sizeof *texts);
-    const char **names = calloc((size_t)mesh->world, sizeof *names);
-    weft_status status =
-        texts && names ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory: names of ranks");
+    weft_arena scratch = {0};
+    const char **names = NULL;
+    weft_status status = WEFT_ARRAY(&scratch, (size_t)mesh->world, &names);
     for (int i = 0; status == WEFT_OK && i < mesh->world; i++) {
-        name_rank(mesh, i, texts[i]);
-        names[i] = texts[i];
+        char name[NAME_BYTES];
+        name_rank(mesh, i, name);
+        status = weft_arena_strdup(&scratch, name, &names[i]);
     }
     weft_trace_name_ranks(trace, names, status == WEFT_OK ? mesh->world : 0);
     weft_slices_explain(trace);
@@ -168,8 +167,7 @@ static weft_status timeline_write(weft_trace *trace, const traced *of, const cha
         status = svg ? write_svg(trace, of, path) : write_json(trace, of, path);
     }
     weft_trace_name_ranks(trace, NULL, 0);
-    free(texts);
-    free(names);
+    weft_arena_release(&scratch);
     return status;
 }
 

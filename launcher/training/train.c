@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 #include "comm/watch/watch.h"
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/arguments/arguments.h"
-#include "launcher/planning/config.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/planning/run_changes.h"
 #include "launcher/process/output.h"
@@ -25,7 +25,6 @@
 #include "launcher/training/ledger.h"
 #include "launcher/training/metrics.h"
 #include "launcher/training/progress.h"
-#include "launcher/training/run_folder.h"
 #include "launcher/training/saves.h"
 #include "launcher/training/setup.h"
 #include "launcher/training/start.h"

@@ -1,11 +1,9 @@
 #include "launcher/training/trainer.h"
 
-#include <inttypes.h>
 #include <math.h>
 
 #include "comm/watch/watch.h"
-#include "core/device/device.h"
-#include "core/log.h"
+#include "core/clock.h"
 #include "launcher/planning/ramp.h"
 #include "launcher/training/judge.h"
 #include "launcher/training/result.h"

@@ -65,7 +65,7 @@ static void make(attention *a, const weft_cluster *cluster, int cp, weft_context
     a->mesh.cp_comm_type = (int)form;
     a->mesh.cp_inner = inner;
     a->site.cluster = cluster;
-    EXPECT_OK(weft_places_groups(&a->mesh, cluster, 0, true, &a->site));
+    EXPECT_OK(weft_places_groups(&a->mesh, cluster, 0, true, true, &a->site));
     a->outline = (weft_outline){.num_layers = 1, .layers = &a->layer};
     a->outline.shape = weft_model_shape(&model, &a->mesh, 1, WEFT_F32, true);
     EXPECT_OK(weft_recompute_modules(&recompute, &a->outline.shape.recompute));

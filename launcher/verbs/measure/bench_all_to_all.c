@@ -10,6 +10,7 @@
 #include "launcher/arguments/rows.h"
 #include "launcher/measuring/bench.h"
 #include "launcher/measuring/measure.h"
+#include "launcher/training/start.h"
 #include "launcher/verbs/measure/measure.h"
 #include "layers/moe/moe.h"
 
@@ -30,7 +31,7 @@ typedef struct exchange_variant {
     int num_chunks;
     bool tried;           /* false: run only because the model chose it */
     double predicted_us;  /* 0: bare */
-    double *us;           /* a round each; owned */
+    double *us;           /* a round each */
     weft_spread time;     /* us */
     weft_spread speed[3]; /* baseline's, o1_paper's, bare's time over this one's, round by round */
 } exchange_variant;
@@ -523,6 +524,7 @@ static const double train_us = 200e3;
 
 typedef struct arguments {
     weft_bench_options common;
+    weft_arena *arena;
     weft_int_list sizes, chunks;
     unsigned forms; /* bit i: form i */
     int inside;
@@ -565,9 +567,9 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
                  "all-to-all of I / t, and its data checked. What the\nlinks cost is measured "
                  "before, and the model's time and choice stand beside what was measured.\n"
                  "Needs two nodes of two ranks.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     *args = (arguments){.common.rounds = 9,
+                        .arena = arena,
                         .sizes = {sizes, sizeof sizes / sizeof *sizes, true},
                         .chunks = {chunks, sizeof chunks / sizeof *chunks, true},
                         .forms = (1u << WEFT_NUM_EXCHANGES) - 1,
@@ -596,7 +598,8 @@ static weft_exchange_shape shape_of(const arguments *args, const exchange_rig *r
                                  .minimal_bytes = (double)args->minimal};
 }
 
-static weft_status add_variant(exchange_result *result, exchange_variant variant, int rounds)
+static weft_status add_variant(const arguments *args, exchange_result *result,
+                               exchange_variant variant)
 {
     for (int i = 0; i < result->num_variants; i++) {
         exchange_variant *v = &result->variants[i];
@@ -606,9 +609,7 @@ static weft_status add_variant(exchange_result *result, exchange_variant variant
             return WEFT_OK;
         }
     }
-    variant.us = calloc((size_t)rounds, sizeof(double));
-    if (!variant.us)
-        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: bench all-to-all");
+    WEFT_TRY(WEFT_ARRAY(args->arena, (size_t)args->common.rounds, &variant.us));
     result->variants[result->num_variants++] = variant;
     return WEFT_OK;
 }
@@ -617,23 +618,22 @@ static weft_status add_variant(exchange_result *result, exchange_variant variant
  * in the model's. */
 static weft_status list_variants(const arguments *args, exchange_result *result)
 {
-    int rounds = args->common.rounds;
-    WEFT_TRY(add_variant(result, (exchange_variant){.is_bare = true}, rounds));
+    WEFT_TRY(add_variant(args, result, (exchange_variant){.is_bare = true}));
     for (int form = 0; form < WEFT_NUM_EXCHANGES; form++) {
         exchange_variant v = {.form = (weft_exchange_form)form, .num_chunks = 1};
         if (!(args->forms >> form & 1))
             continue;
         if (form < WEFT_EXCHANGE_O2) {
             v.tried = true;
-            WEFT_TRY(add_variant(result, v, rounds));
+            WEFT_TRY(add_variant(args, result, v));
             continue;
         }
         v.num_chunks = result->choice.best_chunks[form];
-        WEFT_TRY(add_variant(result, v, rounds));
+        WEFT_TRY(add_variant(args, result, v));
         v.tried = true;
         for (size_t i = 0; i < args->chunks.count; i++) {
             v.num_chunks = (int)args->chunks.values[i];
-            WEFT_TRY(add_variant(result, v, rounds));
+            WEFT_TRY(add_variant(args, result, v));
         }
     }
     return WEFT_OK;
@@ -776,9 +776,6 @@ static weft_status run(const arguments *args, weft_comm *world)
         weft_log_error_record(); /* this rank may be the only one that knows */
         weft_comm_abort(world, status);
     }
-    for (int i = 0; i < WEFT_BENCH_MAX_SIZES; i++)
-        for (int j = 0; j < results[i].num_variants; j++)
-            free(results[i].variants[j].us);
     if (device)
         exchange_rig_release(&rig);
     weft_device_destroy(device);
@@ -790,20 +787,15 @@ int weft_bench_all_to_all(int argc, char **argv, const weft_verb_given *given)
     (void)given;
     arguments args;
     weft_arena arena = {0};
-    weft_comm *world = NULL;
-    int rank = 0, code = parse(argc, argv, &args, &arena);
-    bool launched = weft_comm_launched(&rank, NULL, NULL, NULL);
-    weft_log_set_rank(rank);
+    int code = parse(argc, argv, &args, &arena);
+    weft_start start = weft_start_find();
     if (code < 0) {
-        weft_status status =
-            launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+        weft_status status = weft_start_world(&start);
         if (status == WEFT_OK)
-            status = run(&args, world);
-        code = status == WEFT_OK ? 0
-               : rank == 0       ? weft_verb_fail("bench all-to-all")
-                                 : weft_status_exit_code(status);
+            status = run(&args, start.world);
+        code = weft_start_end(&start, status, "bench all-to-all");
     }
-    weft_comm_destroy(world);
+    weft_comm_destroy(start.world);
     weft_arena_release(&arena);
     return code;
 }

@@ -59,7 +59,6 @@ static int parse(int argc, char **argv, bench *b)
 {
     static const char *const degrees[] = {"host", "file"};
     const char *names[NUM_FORMS];
-    weft_string_list given = {0};
     for (int i = 0; i < NUM_FORMS; i++)
         names[i] = forms[i].name;
     const weft_argument rows[] = {
@@ -82,17 +81,13 @@ static int parse(int argc, char **argv, bench *b)
     const weft_arguments verb = {
         .verb = "bench experts",
         .operands = "CONFIG",
-        .given = &given,
+        .operand = &b->source.file,
         .about = "Trains CONFIG with its experts on the device, and from host memory or a file in "
                  "each order,\nwith the host's steps beside and behind the rest; nothing is saved. "
                  "The other keys of offload are\nthe config's. A mesh of more than one rank starts "
                  "mpirun, unless a launcher already has.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
-    const int code = weft_arguments_parse(&verb, argc, argv, &b->arena);
-    if (code < 0)
-        b->source.file = given.values[0];
-    return code;
+        ROWS_OF(rows)};
+    return weft_arguments_parse(&verb, argc, argv, &b->arena);
 }
 
 /* --- measuring ----------------------------------------------------------------------------- */
@@ -370,10 +365,8 @@ int weft_bench_experts(int argc, char **argv, const weft_verb_given *given)
     if (code < 0) {
         weft_start start = weft_start_find();
         const weft_status status = run(&b, &start, argc, argv);
-        code = status == WEFT_OK ? start.exit_code
-               : !start.world    ? weft_verb_fail_apart("bench experts")
-               : start.rank == 0 ? weft_verb_fail("bench experts")
-                                 : weft_status_exit_code(status);
+        code = status == WEFT_OK || start.world ? weft_start_end(&start, status, "bench experts")
+                                                : weft_verb_fail_apart("bench experts");
         weft_comm_destroy(start.world);
     }
     weft_arena_release(&b.arena);

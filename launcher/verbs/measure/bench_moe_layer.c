@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/log.h"
 #include "launcher/arguments/rows.h"
 #include "launcher/measuring/bench_moe.h"
 #include "launcher/measuring/measure.h"
+#include "launcher/training/start.h"
 #include "launcher/verbs/measure/measure.h"
 
 /* --- memory ---------------------------------------------------------------------------------- */
@@ -183,8 +183,7 @@ static int parse(int argc, char **argv, weft_bench_moe_options *o, weft_arena *a
                  "all ranks. The\nsynchronous layer, the one split by peers, and every n and "
                  "memory reuse asked for, paired; and\nwhat the cost model and the profile would "
                  "have chosen.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     *o = (weft_bench_moe_options){
         .common = {.rounds = 9},
         .shape = {.tokens = 2048, .hidden = 512, .ffn = 1024, .topk = 1, .num_threads = 1},
@@ -393,20 +392,15 @@ int weft_bench_moe_layer(int argc, char **argv, const weft_verb_given *given)
     (void)given;
     weft_bench_moe_options options;
     weft_arena arena = {0};
-    weft_comm *world = NULL;
-    int rank = 0, code = parse(argc, argv, &options, &arena);
-    bool launched = weft_comm_launched(&rank, NULL, NULL, NULL);
-    weft_log_set_rank(rank);
+    int code = parse(argc, argv, &options, &arena);
+    weft_start start = weft_start_find();
     if (code < 0) {
-        weft_status status =
-            launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+        weft_status status = weft_start_world(&start);
         if (status == WEFT_OK)
-            status = run(world, &options);
-        code = status == WEFT_OK ? 0
-               : rank == 0       ? weft_verb_fail("bench moe-layer")
-                                 : weft_status_exit_code(status);
+            status = run(start.world, &options);
+        code = weft_start_end(&start, status, "bench moe-layer");
     }
-    weft_comm_destroy(world);
+    weft_comm_destroy(start.world);
     weft_arena_release(&arena);
     return code;
 }

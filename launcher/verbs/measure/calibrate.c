@@ -12,6 +12,7 @@
 #include "launcher/process/launch.h"
 #include "launcher/process/output.h"
 #include "launcher/training/setup.h"
+#include "launcher/training/start.h"
 #include "launcher/verbs/measure/measure.h"
 
 enum { MOST_RANKS_A_CORE = 8 };
@@ -101,8 +102,7 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
                  "each over a range of\nvolumes, and how they slow each other down. Run it as "
                  "training runs: under mpirun or srun, with the\nsame ranks on each node. Alone it "
                  "measures one rank, or runs the ranks of\n--for's mesh under mpirun itself.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows,
+        ROWS_OF(rows),
         .more = print_costs};
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         costs[i] = weft_cost_text((weft_cost_kind)i);
@@ -287,20 +287,17 @@ int weft_verb_calibrate(int argc, char **argv, const weft_verb_given *given)
 {
     arguments args = {
         .measure.report_progress = true, .device = -1, .source.application = given->application};
-    weft_comm *world = NULL;
     weft_arena arena = {0};
-    int rank = 0, num_ranks = 1;
-    bool launched = weft_comm_launched(&rank, &num_ranks, NULL, NULL);
-    weft_log_set_rank(rank);
+    weft_start start = weft_start_find();
     int code = parse(argc, argv, &args, &arena);
     if (code < 0 && args.import.count > 0) {
-        if (rank == 0)
+        if (start.rank == 0)
             code = import(&args, &arena) == WEFT_OK ? 0 : weft_verb_fail("calibrate");
         weft_arena_release(&arena);
         return code < 0 ? 0 : code;
     }
-    weft_status status = code < 0 ? load(&args, launched ? num_ranks : 0, &arena) : WEFT_OK;
-    if (code < 0 && status == WEFT_OK && !launched && args.mesh.world > 1) {
+    weft_status status = code < 0 ? load(&args, start.launched ? start.size : 0, &arena) : WEFT_OK;
+    if (code < 0 && status == WEFT_OK && !start.launched && args.mesh.world > 1) {
         code = 0;
         status = check_cores(&args);
         if (status == WEFT_OK)
@@ -312,17 +309,15 @@ int weft_verb_calibrate(int argc, char **argv, const weft_verb_given *given)
     }
     if (code < 0 && status == WEFT_OK) {
         weft_setup_driver(&args.config);
-        status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+        status = weft_start_world(&start);
     }
     if (code < 0 && status == WEFT_OK)
-        status = calibrate(&args, world);
+        status = calibrate(&args, start.world);
     weft_outline_release(&args.outline);
     weft_arena_release(&arena);
     if (code >= 0)
         return code;
-    code = status == WEFT_OK ? 0
-           : rank == 0       ? weft_verb_fail("calibrate")
-                             : weft_status_exit_code(status);
-    weft_comm_destroy(world);
+    code = weft_start_end(&start, status, "calibrate");
+    weft_comm_destroy(start.world);
     return code;
 }

@@ -34,6 +34,7 @@
 #include "launcher/process/launch.h"
 #include "launcher/report/report.h"
 #include "launcher/training/setup.h"
+#include "launcher/training/start.h"
 #include "launcher/verbs/measure/measure.h"
 #include "parallel/probe.h"
 #include "parallel/topology/topology.h"
@@ -127,22 +128,17 @@ static int doctor_nodes(const doctor_nodes_options *options)
 {
     const weft_config config = {.device.kind =
                                     options->on_gpu ? WEFT_DEVICE_KIND_CUDA : WEFT_DEVICE_KIND_CPU};
-    weft_comm *world = NULL;
-    int rank = 0;
     bool even = true;
-    const bool launched = weft_comm_launched(&rank, NULL, NULL, NULL);
-    weft_log_set_rank(rank);
+    weft_start start = weft_start_find();
     weft_setup_driver(&config);
-    weft_status status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+    weft_status status = weft_start_world(&start);
     if (status == WEFT_OK) {
-        limit_time(options, rank);
-        status = compare(options, &config, world, &even);
+        limit_time(options, start.rank);
+        status = compare(options, &config, start.world, &even);
     }
-    const int code = status != WEFT_OK && rank == 0 ? weft_verb_fail("doctor")
-                     : status != WEFT_OK            ? weft_status_exit_code(status)
-                     : even                         ? 0
-                                                    : weft_status_exit_code(WEFT_DEVICE);
-    weft_comm_destroy(world);
+    start.exit_code = even ? 0 : weft_status_exit_code(WEFT_DEVICE);
+    const int code = weft_start_end(&start, status, "doctor");
+    weft_comm_destroy(start.world);
     return code;
 }
 
@@ -558,8 +554,7 @@ static int parse(int argc, char **argv, request *out)
                  "node does so for its node. With --nodes it measures what\nall ranks compute and "
                  "copy, the links between nodes and their disks, and exits with 4 when one is "
                  "odd.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
     if (code < 0 && (find_checks(&given, out->asked) != WEFT_OK ||
                      check_nodes(out, given.count > 0, device) != WEFT_OK))

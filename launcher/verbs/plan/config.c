@@ -153,8 +153,7 @@ int weft_verb_config(int argc, char **argv, const weft_verb_given *given)
     const weft_arguments verb = {
         .verb = "config",
         .about = "The keys of the config, a line each, those of the program's own among them.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
     if (code < 0)
         code = run(&args, given->application, &arena) == WEFT_OK ? 0 : weft_verb_fail("config");

@@ -28,7 +28,6 @@ static const char *const batch_names[] = {"tokens", "samples"};
 /* Returns -1 to go on, else the exit code. */
 static int parse(int argc, char **argv, expander *x)
 {
-    weft_string_list given = {0};
     const weft_argument rows[] = {
         TEXT("cluster", "FILE", &x->request.cluster_path,
              "where it trains today: from weft calibrate, or of data sheets", .required = true),
@@ -50,16 +49,12 @@ static int parse(int argc, char **argv, expander *x)
     const weft_arguments verb = {
         .verb = "expand",
         .operands = "CONFIG|RUN",
-        .given = &given,
+        .operand = &x->given,
         .about = "Says how training grows from today's mesh to a longer context, or to more nodes: "
                  "a row a\nstep, with the fewest nodes that hold it, their mesh, memory, speed and "
                  "cost.\nExit code 3: a step does not fit.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
-    int code = weft_arguments_parse(&verb, argc, argv, &x->arena);
-    if (code < 0)
-        x->given = given.values[0];
-    return code;
+        ROWS_OF(rows)};
+    return weft_arguments_parse(&verb, argc, argv, &x->arena);
 }
 
 /* A run is its folder, and goes on by the config in it. */

@@ -170,8 +170,7 @@ static int parse(int argc, char **argv, launcher *l)
             "Writes what starts a run of CONFIG, or goes on with it, into the run's folder. KIND: "
             "mpirun (hostfile\nand job.sh), slurm (job.sbatch) or kubernetes (job.yaml, an "
             "MPIJob). Exit code 3: the plan on --cluster\ndoes not fit.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, &l->arena);
     if (code >= 0)
         return code;
@@ -449,17 +448,16 @@ static weft_status find_mounts(launcher *l)
                                  has_config ? NULL : l->job.config, has_config ? NULL : "."};
     const size_t num_files = sizeof files / sizeof *files;
     weft_data_sources data[2];
-    void *memory;
+    const char **mounts;
     WEFT_TRY(weft_data_find_training(&l->config, &l->arena, &data[0]));
     WEFT_TRY(weft_data_find_validation(&l->config, &l->arena, &data[1]));
-    WEFT_TRY(weft_arena_alloc_array(&l->arena, data[0].count + data[1].count + num_files,
-                                    sizeof(char *), &memory));
-    l->job.mounts = (weft_string_list){.values = memory};
+    WEFT_TRY(WEFT_ARRAY(&l->arena, data[0].count + data[1].count + num_files, &mounts));
+    l->job.mounts = (weft_string_list){.values = mounts};
     for (int k = 0; k < 2; k++)
         for (size_t i = 0; i < data[k].count; i++)
-            WEFT_TRY(add_mount(l, data[k].of[i].prefix, memory));
+            WEFT_TRY(add_mount(l, data[k].of[i].prefix, mounts));
     for (size_t i = 0; i < num_files; i++)
-        WEFT_TRY(add_mount(l, files[i], memory));
+        WEFT_TRY(add_mount(l, files[i], mounts));
     return WEFT_OK;
 }
 

@@ -117,7 +117,7 @@ typedef struct planner {
 /* Returns -1 to go on, else the exit code. */
 static int parse(int argc, char **argv, planner *p)
 {
-    weft_string_list given = {0};
+    const char *file;
     const weft_argument rows[] = {
         TEXT("cluster", "FILE", &p->cluster,
              "what operations cost: from weft calibrate, or of data sheets", .required = true),
@@ -159,16 +159,15 @@ static int parse(int argc, char **argv, planner *p)
         .verb = "plan",
         .operands = "CONFIG",
         .words = "all-to-all moe-layer",
-        .given = &given,
+        .operand = &file,
         .about =
             "Says before anyone pays for it what training CONFIG takes on a cluster: whether it "
             "fits,\nhow long a step lasts and why. It prices the programs that training runs. "
             "Exit code 3: it does not fit.\nWithout a config: plan all-to-all, plan moe-layer.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, &p->arena);
     if (code < 0)
-        p->source = weft_plan_source(given.values[0], &p->set, p->mesh, p->source.application);
+        p->source = weft_plan_source(file, &p->set, p->mesh, p->source.application);
     return code;
 }
 

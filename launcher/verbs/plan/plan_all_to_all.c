@@ -42,8 +42,7 @@ static int parse(int argc, char **argv, arguments *a, weft_arena *arena)
                  "exchange (baseline), as\ndrop, all-to-all and all-gather (o1), the same in "
                  "chunks (o2), and with copies beside the gathers\n(o3), with the best number of "
                  "chunks of each, and which is fastest. Needs no ranks.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     *a = (arguments){.minimal = 64 << 10};
     return weft_arguments_parse(&verb, argc, argv, arena);
 }

@@ -1,6 +1,5 @@
 /* weft plan moe-layer: every number of partitions and memory reuse of one MoE layer, priced as a
  * plan prices it, and what of them fits and is fastest. */
-#include <math.h>
 
 #include "core/cluster/cluster.h"
 #include "core/text.h"
@@ -51,8 +50,7 @@ static int parse(int argc, char **argv, arguments *a, weft_arena *arena)
                  "--ep ranks, for every\nnumber of partitions n and memory reuse S: time, memory "
                  "of the device and of the host, and which\nis the fastest that fits. Needs no "
                  "ranks. Exit code 3: none fits.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     *a = (arguments){.partitions = {partitions, sizeof partitions / sizeof *partitions, true}};
     return weft_arguments_parse(&verb, argc, argv, arena);
 }
@@ -325,12 +323,11 @@ int weft_plan_moe_layer(int argc, char **argv, const weft_verb_given *given)
     (void)given;
     arguments a;
     weft_arena arena = {0};
-    void *memory;
+    planner *p;
     int code = parse(argc, argv, &a, &arena);
     if (code < 0) {
-        weft_status status = weft_arena_alloc(&arena, sizeof(planner), &memory);
+        weft_status status = WEFT_ARRAY(&arena, 1, &p);
         if (status == WEFT_OK) {
-            planner *p = memory;
             p->arguments = &a;
             status = weft_lack_name_file(run(p, &arena), a.cluster);
         }

@@ -1,6 +1,5 @@
 /* weft schedule: prints, prices and draws the programs of a config's step, of its passes or inside
  * its layers. No ranks, no data, no device. */
-#include <string.h>
 
 #include "core/text.h"
 #include "launcher/arguments/rows.h"
@@ -32,7 +31,7 @@ typedef struct scheduler {
 /* Returns -1 to go on, else the exit code. */
 static int parse(int argc, char **argv, scheduler *s)
 {
-    weft_string_list given = {0};
+    const char *file;
     const weft_argument rows[] = {
         TEXT("mesh", "AXES", &s->mesh, "such as tp=8,pp=4: replaces the config's mesh"),
         TEXTS("set", "KEY=VALUE", &s->set, "override a key of the config; may be repeated"),
@@ -57,14 +56,13 @@ static int parse(int argc, char **argv, scheduler *s)
     const weft_arguments verb = {
         .verb = "schedule",
         .operands = "CONFIG",
-        .given = &given,
+        .operand = &file,
         .about = "Prints, checks, prices and draws the programs that training CONFIG runs,\n"
                  "without ranks or data.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, &s->arena);
     if (code < 0)
-        s->source = weft_plan_source(given.values[0], &s->set, s->mesh, s->source.application);
+        s->source = weft_plan_source(file, &s->set, s->mesh, s->source.application);
     return code;
 }
 

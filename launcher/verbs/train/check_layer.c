@@ -1,10 +1,10 @@
 /* weft check-layer: the layers of this program's model, one by one. */
 #include <stdio.h>
 
-#include "core/log.h"
 #include "launcher/arguments/rows.h"
 #include "launcher/planning/config.h"
 #include "launcher/process/launch.h"
+#include "launcher/training/start.h"
 #include "launcher/verbs/train/train.h"
 #include "layers/check/check.h"
 
@@ -16,7 +16,7 @@ typedef struct arguments {
 
 static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
 {
-    weft_string_list given = {0}, sets = {0};
+    weft_string_list sets = {0};
     const weft_argument rows[] = {
         TEXT("layer", "NAME", &args->layer,
              "only these: a name such as decoder.layers.0.mlp, or a kind such as mlp"),
@@ -26,19 +26,17 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     const weft_arguments verb = {
         .verb = "check-layer",
         .operands = "CONFIG",
-        .given = &given,
+        .operand = &args->source.file,
         .about =
             "Checks each kind of layer of the model alone, on the CPU in fp32: gradients "
             "against finite\ndifferences, describe against use, what is written, overwritten "
             "and added, two passes in flight,\nand two tensor-parallel ranks against one "
             "(mpirun starts them). Sizes of a few dozen will do, such as\n--set hidden_size=16 "
             "--set seq_length=8. Exit code 2 where a layer is wrong.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, arena);
     args->source.set = sets.values;
     args->source.num_set = sets.count;
-    args->source.file = given.count ? given.values[0] : NULL;
     return code;
 }
 
@@ -63,15 +61,13 @@ int weft_verb_check_layer(int argc, char **argv, const weft_verb_given *given)
     arguments args = {.source = {.application = given->application, .no_data = true}};
     weft_arena arena = {0};
     weft_config config;
-    weft_comm *world = NULL;
-    int rank = 0, size = 1, local_rank, local_size;
     int code = parse(argc, argv, &args, &arena);
     if (code >= 0) {
         weft_arena_release(&arena);
         return code;
     }
-    bool began = false, launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
-    weft_log_set_rank(rank);
+    bool began = false;
+    weft_start start = weft_start_find();
     weft_status status = weft_config_load(&args.source, &arena, &config);
     weft_check_setup setup = {.layer = args.layer, .json = args.json, .out = stdout};
     if (status == WEFT_OK) {
@@ -86,20 +82,18 @@ int weft_verb_check_layer(int argc, char **argv, const weft_verb_given *given)
         status = weft_check_model(&setup, weft_config_build(&config));
         status = weft_config_locate(&args.source, status);
     }
-    code = 0;
-    if (status == WEFT_OK && !launched) {
-        status = weft_launch_mpirun(RANKS, argc + 1, argv - 1, NULL, &code);
+    if (status == WEFT_OK && !start.launched) {
+        status = weft_launch_mpirun(RANKS, argc + 1, argv - 1, NULL, &start.exit_code);
     } else if (status == WEFT_OK) {
-        status = size > 1 ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+        status = weft_start_world(&start);
         began = status == WEFT_OK;
         if (began)
-            status = run(&setup, &config, world);
+            status = run(&setup, &config, start.world);
     }
-    if (status != WEFT_OK && args.json && !began && rank == 0)
+    if (status != WEFT_OK && args.json && !began && start.rank == 0)
         weft_check_could_not_begin(stdout);
-    if (status != WEFT_OK)
-        code = rank == 0 ? weft_verb_fail("check-layer") : weft_status_exit_code(status);
-    weft_comm_destroy(world);
+    code = weft_start_end(&start, status, "check-layer");
+    weft_comm_destroy(start.world);
     weft_arena_release(&arena);
     return code;
 }

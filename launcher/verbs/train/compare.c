@@ -2,12 +2,9 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <cjson/cJSON.h>
 
-#include "core/grow.h"
 #include "core/sorted.h"
 #include "core/text.h"
 #include "launcher/arguments/rows.h"
@@ -36,6 +33,7 @@ typedef struct numbers {
 
 typedef struct run {
     const char *path;
+    weft_arena *arena;
     weft_config config;
     weft_ledger_who who;
     curve loss, validation;
@@ -50,18 +48,18 @@ typedef struct comparison {
 
 /* --- reading ------------------------------------------------------------------------------- */
 
-static weft_status add_point(curve *c, int64_t step, double loss)
+static weft_status add_point(curve *c, int64_t step, double loss, weft_arena *arena)
 {
-    WEFT_TRY(WEFT_GROW(c->points, c->capacity, c->count + 1, "steps"));
+    WEFT_TRY(WEFT_ARENA_GROW(arena, c->points, c->capacity, c->count + 1));
     c->points[c->count++] = (point){step, loss};
     return WEFT_OK;
 }
 
-static weft_status add_number(numbers *n, double value)
+static weft_status add_number(numbers *n, double value, weft_arena *arena)
 {
     if (!isfinite(value))
         return WEFT_OK;
-    WEFT_TRY(WEFT_GROW(n->values, n->capacity, n->count + 1, "steps"));
+    WEFT_TRY(WEFT_ARENA_GROW(arena, n->values, n->capacity, n->count + 1));
     n->values[n->count++] = value;
     return WEFT_OK;
 }
@@ -71,10 +69,11 @@ static weft_status add_line(void *context, const cJSON *line)
     run *r = context;
     const int64_t step = (int64_t)weft_metrics_number(line, "step");
     if (weft_metrics_is_evaluation(line))
-        return add_point(&r->validation, step, weft_metrics_number(line, "validation_loss"));
-    WEFT_TRY(add_point(&r->loss, step, weft_metrics_number(line, "loss")));
-    WEFT_TRY(add_number(&r->rate, weft_metrics_number(line, "tokens_per_s")));
-    return add_number(&r->mfu, weft_metrics_number(line, "model_flops_utilization"));
+        return add_point(&r->validation, step, weft_metrics_number(line, "validation_loss"),
+                         r->arena);
+    WEFT_TRY(add_point(&r->loss, step, weft_metrics_number(line, "loss"), r->arena));
+    WEFT_TRY(add_number(&r->rate, weft_metrics_number(line, "tokens_per_s"), r->arena));
+    return add_number(&r->mfu, weft_metrics_number(line, "model_flops_utilization"), r->arena);
 }
 
 static weft_status read_run(run *r, const weft_application *application, weft_arena *arena)
@@ -82,6 +81,7 @@ static weft_status read_run(run *r, const weft_application *application, weft_ar
     weft_config_source source = {.application = application};
     weft_ledger_account account = {0};
     const char *ledger;
+    r->arena = arena;
     WEFT_TRY(weft_metrics_read(r->path, add_line, r));
     WEFT_TRY(weft_arena_printf(arena, &source.file, "%s/config.json", r->path));
     WEFT_TRY(weft_config_load(&source, arena, &r->config));
@@ -123,10 +123,9 @@ static bool differ(const pair *p)
 /* The steps of both curves, whose steps rise. */
 static weft_status find_pairs(const curve *a, const curve *b, weft_arena *arena, pairs *out)
 {
-    void *memory;
     size_t j = 0;
-    WEFT_TRY(weft_arena_alloc_array(arena, a->count + 1, sizeof *out->all, &memory));
-    *out = (pairs){.all = memory};
+    *out = (pairs){.count = 0};
+    WEFT_TRY(WEFT_ARRAY(arena, a->count + 1, &out->all));
     for (size_t i = 0; i < a->count; i++) {
         const point *at = &a->points[i];
         while (j < b->count && b->points[j].step < at->step)
@@ -281,19 +280,12 @@ int weft_verb_compare(int argc, char **argv, const weft_verb_given *given)
             "What differs between two runs: settings, version and mesh of their last starts; "
             "the first step whose\nlosses differ, and the losses at some of the steps that both "
             "have; medians of tokens/s and MFU.\nRUN: a run's folder. Nothing is written.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, &c.arena);
     if (code < 0) {
         for (int i = 0; i < 2; i++)
             c.runs[i].path = operands.values[i];
         code = compare(&c, given->application) == WEFT_OK ? 0 : weft_verb_fail("compare");
-    }
-    for (int i = 0; i < 2; i++) {
-        free(c.runs[i].loss.points);
-        free(c.runs[i].validation.points);
-        free(c.runs[i].rate.values);
-        free(c.runs[i].mfu.values);
     }
     weft_arena_release(&c.arena);
     return code;

@@ -37,7 +37,6 @@ typedef struct evaluator {
 /* Returns -1 to go on, else the exit code. */
 static int parse(int argc, char **argv, evaluator *e)
 {
-    weft_string_list given = {0};
     arguments *args = &e->args;
     const weft_argument rows[] = {
         TEXT("data", "PREFIX", &args->data, "another dataset than the run's"),
@@ -52,18 +51,14 @@ static int parse(int argc, char **argv, evaluator *e)
     const weft_arguments verb = {
         .verb = "eval",
         .operands = "CHECKPOINT",
-        .given = &given,
+        .operand = &args->checkpoint,
         .about = "The mean loss of a checkpoint's weights, and its perplexity. CHECKPOINT: a run's "
                  "folder, its\ncheckpoints folder, or one step-N folder. Batches come in the "
                  "dataset's order, from its part's start.\nA mesh of more than one rank starts "
                  "mpirun, unless a launcher already has.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     args->split = WEFT_SPLIT_VALIDATION;
-    int code = weft_arguments_parse(&verb, argc, argv, &e->arena);
-    if (code < 0)
-        args->checkpoint = given.values[0];
-    return code;
+    return weft_arguments_parse(&verb, argc, argv, &e->arena);
 }
 
 /* The run's own config, and over it what the options say; --set goes last. */

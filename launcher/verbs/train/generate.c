@@ -4,7 +4,6 @@
  * then one at a time. Where each tensor-parallel rank routes its own rows their number is a
  * multiple of such ranks; those behind the text's end are computed, seen by no other, and written
  * over. Every rank learns each token from the one that samples it. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -62,7 +61,6 @@ typedef struct generator {
 /* Returns -1 to go on, else the exit code. */
 static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
 {
-    weft_string_list given = {0};
     const weft_argument rows[] = {
         TEXT("prompt", "TEXT", &args->prompt, "what to continue", .required = true),
         WHOLE("num-tokens", "N", &args->num_tokens, 1, 1e9, "tokens to add"),
@@ -79,16 +77,12 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     const weft_arguments verb = {
         .verb = "generate",
         .operands = "CHECKPOINT",
-        .given = &given,
+        .operand = &args->checkpoint,
         .about = "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder.\n"
                  "A mesh of more than one rank starts mpirun, unless a launcher already has.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     *args = (arguments){.num_tokens = 128, .seed = 1, .temperature = 0.8, .top_k = 40};
-    int code = weft_arguments_parse(&verb, argc, argv, arena);
-    if (code < 0)
-        args->checkpoint = given.values[0];
-    return code;
+    return weft_arguments_parse(&verb, argc, argv, arena);
 }
 
 /* An imported model's lies beside its checkpoints. */
@@ -559,16 +553,6 @@ static void release(generator *g)
     weft_comm_destroy(g->start.world);
 }
 
-/* Errors of several ranks: those before the first token are agreed upon. */
-static int end(const generator *g, weft_status status)
-{
-    if (status == WEFT_OK)
-        return g->start.exit_code;
-    if (g->start.rank != 0)
-        return weft_status_exit_code(status);
-    return weft_verb_fail("generate");
-}
-
 int weft_verb_generate(int argc, char **argv, const weft_verb_given *given)
 {
     arguments args;
@@ -588,7 +572,7 @@ int weft_verb_generate(int argc, char **argv, const weft_verb_given *given)
         status = generate(&g, &args, folder, &arena);
     if (g.start.rank == 0)
         status = weft_run_name_beside(args.checkpoint, folder, status);
-    code = end(&g, status);
+    code = weft_start_end(&g.start, status, "generate");
     release(&g);
     weft_arena_release(&arena);
     return code;

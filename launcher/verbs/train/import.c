@@ -125,7 +125,6 @@ int weft_verb_import(int argc, char **argv, const weft_verb_given *given)
 {
     weft_import import = {.application = given->application};
     weft_arena arena = {0};
-    weft_string_list operands = {0};
     weft_card card;
     bool check = false, json = false;
     const weft_argument rows[] = {
@@ -137,15 +136,13 @@ int weft_verb_import(int argc, char **argv, const weft_verb_given *given)
     const weft_arguments verb = {
         .verb = "import",
         .operands = "FOLDER",
-        .given = &operands,
+        .operand = &import.folder,
         .about = "Makes a checkpoint of a model in Hugging Face's files: config.json and "
                  "safetensors. weft train\nRUN/config.json starts from it on any mesh, and weft "
                  "export makes the files again.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
     if (code < 0) {
-        import.folder = operands.values[0];
         weft_status status = check_out(import.out, check);
         if (status == WEFT_OK)
             status = weft_import_model(&import, &arena, &card);
@@ -163,7 +160,6 @@ int weft_verb_export(int argc, char **argv, const weft_verb_given *given)
     enum { AS_IS, NUM_DTYPES = sizeof dtypes / sizeof *dtypes };
     weft_export export = {.application = given->application};
     weft_arena arena = {0};
-    weft_string_list operands = {0};
     weft_card card;
     bool check = false, json = false;
     int dtype = AS_IS;
@@ -182,14 +178,12 @@ int weft_verb_export(int argc, char **argv, const weft_verb_given *given)
     const weft_arguments verb = {
         .verb = "export",
         .operands = "CHECKPOINT",
-        .given = &operands,
+        .operand = &export.checkpoint,
         .about = "Writes a checkpoint's model as Hugging Face's files. CHECKPOINT: a run's folder, "
                  "its checkpoints\nfolder, or one step-N folder.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
     if (code < 0) {
-        export.checkpoint = operands.values[0];
         export.dtype = dtype == AS_IS ? NULL : dtypes[dtype];
         export.max_shard_bytes = (uint64_t)most;
         weft_status status = check_out(export.out, check);

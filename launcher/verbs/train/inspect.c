@@ -315,12 +315,12 @@ static weft_status report_sample(reader *r, uint64_t micro_batch, uint64_t numbe
     const weft_split *split = &r->data.splits[WEFT_SPLIT_TRAIN];
     const size_t seq = (size_t)r->config.model.seq_length;
     const bool blends = r->data.num_parts > 1;
+    const uint64_t seed = (uint64_t)r->config.train.seed;
     weft_split_place place = {0};
     char where[256] = "";
-    WEFT_TRY(weft_batches_read_sample(&r->config, split, WEFT_BATCHES_TRAIN, number, r->tokens,
-                                      r->tokens + seq));
+    WEFT_TRY(weft_split_read(split, seed, true, number, r->tokens, r->tokens + seq));
     if (r->documents) {
-        place = weft_batches_find_sample(&r->config, split, WEFT_BATCHES_TRAIN, number);
+        place = weft_split_find(split, seed, true, number);
         snprintf(where, sizeof where, ": tokens %" PRIu64 " to %" PRIu64 " of %.128s",
                  place.first_token, place.first_token + seq - 1,
                  blends ? r->data.parts[place.part].name : "the dataset");
@@ -610,7 +610,6 @@ int weft_verb_inspect(int argc, char **argv, const weft_verb_given *given)
 {
     inspect_sample asked = {.application = given->application};
     bool flight = false;
-    weft_string_list operands;
     weft_arena arena = {0};
     const weft_argument rows[] = {
         FLAG("flight", &flight, "of a run's folder: the ranks' flight records beside each other",
@@ -623,18 +622,15 @@ int weft_verb_inspect(int argc, char **argv, const weft_verb_given *given)
     const weft_arguments verb = {
         .verb = "inspect",
         .operands = "CHECKPOINT|DATASET",
-        .given = &operands,
+        .operand = &asked.run,
         .about =
             "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder: lists "
             "its tensors\nand verifies every hash; of a run's folder also where its time went.\n"
             "DATASET: a prefix of .bin and .idx: reads, counts and checks its tokens.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
-    if (code < 0) {
-        asked.run = operands.values[0];
+    if (code < 0)
         code = run(&asked, flight) == WEFT_OK ? 0 : weft_verb_fail("inspect");
-    }
     weft_arena_release(&arena);
     return code;
 }

@@ -31,6 +31,7 @@ typedef struct flights {
     weft_arena arena;
     flight *at;
     int count;
+    size_t capacity, group_capacity;
     bool is_before;      /* all are of the fault before the run's last start */
     const char *verdict; /* NULL: none */
     cJSON *verdict_json; /* NULL: none */
@@ -82,15 +83,14 @@ static weft_status add_record(flights *f, const char *path)
                       cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(json, "groups")) &&
                       cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(json, "operations")) &&
                       cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(json, "in_flight"));
-    flight *more = good ? realloc(f->at, ((size_t)f->count + 1) * sizeof *more) : NULL;
-    if (!more) {
+    const weft_status status =
+        good ? WEFT_ARENA_GROW(&f->arena, f->at, f->capacity, (size_t)f->count + 1)
+             : WEFT_ERROR(WEFT_FILE, "%s: damaged: no flight record", path);
+    if (status != WEFT_OK)
         cJSON_Delete(json);
-        return good ? WEFT_ERROR(WEFT_MEMORY, "no memory for flight records")
-                    : WEFT_ERROR(WEFT_FILE, "%s: damaged: no flight record", path);
-    }
-    f->at = more;
-    f->at[f->count++] = (flight){(int)rank, json};
-    return WEFT_OK;
+    else
+        f->at[f->count++] = (flight){(int)rank, json};
+    return status;
 }
 
 static weft_status add_verdict(flights *f, const char *path)
@@ -219,10 +219,8 @@ static weft_status list_groups(flights *f)
                 j++;
             if (j < f->num_groups)
                 continue;
-            group *more = realloc(f->groups, ((size_t)f->num_groups + 1) * sizeof *more);
-            if (!more)
-                return WEFT_ERROR(WEFT_MEMORY, "no memory for groups");
-            f->groups = more;
+            WEFT_TRY(WEFT_ARENA_GROW(&f->arena, f->groups, f->group_capacity,
+                                     (size_t)f->num_groups + 1));
             f->groups[f->num_groups++] = g;
         }
     }
@@ -407,8 +405,6 @@ weft_status weft_inspect_flight(const char *run, bool json, FILE *out)
     for (int i = 0; i < f.count; i++)
         cJSON_Delete(f.at[i].json);
     cJSON_Delete(f.verdict_json);
-    free(f.at);
-    free(f.groups);
     weft_arena_release(&f.arena);
     return status;
 }

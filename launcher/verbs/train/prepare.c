@@ -69,8 +69,7 @@ static int parse(int argc, char **argv, weft_prepare_options *o, weft_arena *are
                  "format) and\nPREFIX.json (the tokenizer, for training and generating). TEXT is "
                  "a file, a pipe or a folder, plain,\ngzip or zstd: text, JSON lines (--jsonl) or "
                  "llm.c's token files.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows};
+        ROWS_OF(rows)};
     *o = (weft_prepare_options){.tokenizer = {.name = "bytes"}};
     return weft_arguments_parse(&verb, argc, argv, arena);
 }

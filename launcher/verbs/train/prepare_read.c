@@ -1,7 +1,6 @@
 #include "launcher/verbs/train/prepare.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

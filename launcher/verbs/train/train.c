@@ -1,5 +1,4 @@
 /* weft train. */
-#include <stdio.h>
 
 #include "core/clock.h"
 #include "core/options/options.h"
@@ -18,7 +17,7 @@ static void print_keys(const void *application, FILE *out)
 /* Returns -1 to go on, else the exit code. */
 static int parse_arguments(int argc, char **argv, weft_training *args, weft_arena *arena)
 {
-    weft_string_list given = {0}, sets = {0};
+    weft_string_list sets = {0};
     const weft_argument rows[] = {
         TEXT("out", "RUN", &args->run.path,
              "folder for config.json, metrics.jsonl, checkpoints/, trace.json", .required = true),
@@ -39,18 +38,16 @@ static int parse_arguments(int argc, char **argv, weft_training *args, weft_aren
     const weft_arguments verb = {
         .verb = "train",
         .operands = "[CONFIG]",
-        .given = &given,
+        .operand = &args->source.file,
         .about = "A mesh of more than one rank starts mpirun, unless a launcher already has.\n"
                  "SIGINT, SIGTERM, SIGHUP and SIGUSR1 make a run save a checkpoint and end after "
                  "its step.\n",
-        .rows = rows,
-        .num_rows = sizeof rows / sizeof *rows,
+        ROWS_OF(rows),
         .more = print_keys,
         .context = args->source.application};
     int code = weft_arguments_parse(&verb, argc, argv, arena);
     args->source.set = sets.values;
     args->source.num_set = sets.count;
-    args->source.file = given.count ? given.values[0] : NULL; /* NULL: the run's own */
     args->run.resume = args->run.resume || args->run.from;
     args->source.run_path = args->run.path;
     args->source.keeps_nothing = args->dry_run;
