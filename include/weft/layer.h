@@ -155,7 +155,8 @@ weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size
 size_t weft_pass_mark(const weft_pass *pass);
 void weft_pass_release(weft_pass *pass, size_t mark);
 
-/* Pinned host memory that lives like a stash, for counts that the host reads. */
+/* Pinned host memory that lives like a stash, for counts that the host reads. The lane may still
+ * use what a pass before had there: enqueue what fills it, or wait for the lane first. */
 weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out) WEFT_CHECKED;
 
 /* Sums `count` values over the ranks of an axis, in place on the pass's lane; every rank gets the

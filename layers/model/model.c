@@ -79,11 +79,14 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
                                   .space = WEFT_SPACE_PINNED,
                                   .holds = WEFT_MEMORY_PINNED,
                                   .purpose = "host memory of layers"};
+        pass->copies = pass->host;
         WEFT_TRY(weft_stack_reserve(&pass->stash,
                                     weft_footprint_stash(outline, model->place.pp.at, chunk)));
         WEFT_TRY(weft_stack_reserve(&pass->host, weft_footprint_host(outline, model->place.pp.at)));
+        WEFT_TRY(
+            weft_stack_reserve(&pass->copies, weft_footprint_copies(outline, model->place.pp.at)));
         pass->states = calloc(1, model->tree.states_bytes + 1);
-        if (weft_footprint_offloads(outline, model->place.pp.at)) {
+        if (weft_footprint_copies(outline, model->place.pp.at) > 0) {
             pass->offloaded = calloc((size_t)model->tree.num_layers, sizeof *pass->offloaded);
             if (!pass->offloaded)
                 return WEFT_ERROR(WEFT_MEMORY, "out of memory for what layers offload");
@@ -264,6 +267,7 @@ static void release_memory(weft_model_memory *m, const weft_model_setup *setup)
     for (int i = 0; m->passes && i < setup->num_passes; i++) {
         weft_stack_release(&m->passes[i].stash);
         weft_stack_release(&m->passes[i].host);
+        weft_stack_release(&m->passes[i].copies);
         free(m->passes[i].states);
         free(m->passes[i].offloaded);
     }
@@ -504,6 +508,7 @@ void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_
     for (int i = 0; i < model->setup.num_passes; i++) {
         add_stack(&model->memory.passes[i].stash, purpose, out);
         add_stack(&model->memory.passes[i].host, purpose, out);
+        add_stack(&model->memory.passes[i].copies, purpose, out);
     }
     for (int i = 0; i < model->memory.num_deferred; i++)
         add_stack(&model->memory.deferred[i].stack, purpose, out);
@@ -558,7 +563,8 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
     weft_rows kept = {0}, all = {0}, deferred = {0}, again = {0};
     for (int i = 0; i < model->setup.num_passes; i++) {
         const weft_pass *pass = &model->memory.passes[i];
-        const bool grew = pass->held_bytes > pass->stash.first_bytes + pass->host.first_bytes;
+        const bool grew = pass->held_bytes > pass->stash.first_bytes + pass->host.first_bytes +
+                                                 pass->copies.first_bytes;
         add_rows(model, grew, &pass->fullest_kept, &kept);
         add_rows(model, grew, &pass->fullest, &all);
     }

@@ -170,7 +170,7 @@ uint64_t weft_footprint_host(const weft_outline *outline, int rank)
     uint64_t most = 0;
     int first, end;
     for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
-        uint64_t bytes = offloaded(outline, rank, chunk);
+        uint64_t bytes = 0;
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);
         for (int l = first; l < end; l++)
             bytes += outline->layers[l].description.cost.host_bytes;
@@ -179,12 +179,14 @@ uint64_t weft_footprint_host(const weft_outline *outline, int rank)
     return most;
 }
 
-bool weft_footprint_offloads(const weft_outline *outline, int rank)
+uint64_t weft_footprint_copies(const weft_outline *outline, int rank)
 {
-    for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++)
-        if (offloaded(outline, rank, chunk) > 0)
-            return true;
-    return false;
+    uint64_t most = 0;
+    for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
+        const uint64_t bytes = offloaded(outline, rank, chunk);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -474,7 +476,8 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
         if (slot->holds != WEFT_SLOT_ACTIVATION)
             continue;
         add_pass(outline, s->rank, chunk, out);
-        out->bytes[WEFT_MEMORY_PINNED] += weft_footprint_host(outline, s->rank);
+        out->bytes[WEFT_MEMORY_PINNED] +=
+            weft_footprint_host(outline, s->rank) + weft_footprint_copies(outline, s->rank);
     }
     const uint64_t deferred = weft_footprint_all_deferred(outline, s->rank, s->program);
     if (deferred > 0)

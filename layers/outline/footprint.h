@@ -42,11 +42,11 @@ typedef struct weft_footprint {
 /* Assumes balanced routing; leaves out workspaces of a GPU's libraries. */
 void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *shape,
                        weft_footprint *out);
-/* The parts that the model reserves: for a pass of the chunk its stash; for any pass its host
- * memory, the most of the rank's chunks; whether some chunk offloads. */
+/* The parts that the model reserves: for a pass of the chunk its stash; for any pass, the most of
+ * the rank's chunks, its host memory and what it offloads. */
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_host(const weft_outline *outline, int rank);
-bool weft_footprint_offloads(const weft_outline *outline, int rank);
+uint64_t weft_footprint_copies(const weft_outline *outline, int rank);
 /* Of one slot that keeps what the weights' half of the chunk's backward needs (activations of
  * module "deferred"). */
 uint64_t weft_footprint_deferred(const weft_outline *outline, int rank, int chunk);

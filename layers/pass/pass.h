@@ -85,11 +85,14 @@ struct weft_pass {
                                 gradients is that of both */
     int listed;              /* likewise: the layer of the list */
     weft_stack stash, host;
+    /* What layers offload, apart from `host`: layers write there while the lanes still copy what
+     * the pass before offloaded, perhaps another chunk's. */
+    weft_stack copies;
     /* rows: this micro-batch's; kept_rows: of MoE layers that keep their stash; fullest: the same
      * two of the micro-batch that used most memory. */
     weft_rows rows, kept_rows, fullest, fullest_kept;
     weft_rows layer_rows;      /* rows of the layer whose forward runs */
-    size_t held_bytes;         /* the stash and host bytes of `fullest` */
+    size_t held_bytes;         /* the stash, host and copied bytes of `fullest` */
     weft_stack host_before;    /* the host stack before a repeated forward */
     bool shares_stash;         /* stashes are pieces of weft_pass_recomputed */
     bool leaves_out;           /* likewise, within a recomputed module */

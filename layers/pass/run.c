@@ -397,7 +397,7 @@ static weft_status run_offload(void *context, const weft_task *task, weft_lane *
     const weft_pass_strand *s = context;
     weft_pass *pass = s->call.pass;
     return weft_offload_out(&pass->model->memory.offload, s->program, task,
-                            weft_pass_training(pass), &pass->host,
+                            weft_pass_training(pass), &pass->copies,
                             &pass->offloaded[task->layer - pass->first], lane);
 }
 
@@ -474,6 +474,7 @@ static weft_status begin(weft_pass_strand *s)
     if (call->kind == WEFT_PASS_FORWARD) {
         weft_stack_rewind(&pass->stash, 0);
         weft_stack_rewind(&pass->host, 0);
+        weft_stack_rewind(&pass->copies, 0);
         pass->rows = pass->kept_rows = (weft_rows){0};
         memset(pass->states, 0, model->tree.states_bytes);
         if (model->setup.pairs)
@@ -498,7 +499,7 @@ static void end(const weft_pass_strand *s)
     const weft_pass_kind kind = s->call.kind;
     advance_rings(s);
     weft_pass_release(pass, s->mark);
-    size_t held = pass->stash.used_bytes + pass->host.used_bytes;
+    size_t held = pass->stash.used_bytes + pass->host.used_bytes + pass->copies.used_bytes;
     if (!pass->backward && held > pass->held_bytes) {
         pass->held_bytes = held;
         pass->fullest = pass->rows;

@@ -31,6 +31,7 @@ enum { NUM_STEPS = 3 };
 #define GPT2 GPT2_OF(4)
 #define LLAMA LLAMA_OF(4)
 #define MOE MOE_OF(4, "1, 0, 1, 1")
+#define UNEVEN MOE_OF(4, "1, 1, 1, 0") /* in virtual stages of a rank */
 #define UNTIED                                                                                     \
     MESH_SIZES(4)                                                                                  \
     DROPOUT ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.02, \"moe_router_topk\": 2, "         \
@@ -145,6 +146,9 @@ static const same_case offload[] = {
     {4, DEEP_MOE, "dp=4,binding=dp,ep=2,zero=3", PARTS(2, s1), "", BLOCK},
     {4, DEEP_MOE, "pp=2,dp=2,binding=dp,ep=2", PARTS(3, none), "", OFFLOAD("\"moe\", \"mlp\"")},
     {4, DEEP_MOE, "pp=2,vp=3,dp=2,binding=dp,ep=2", PARTS(2, s4), "", OFFLOAD("\"moe\"")},
+    {2, UNEVEN, "pp=2,vp=2", NULL, "", ALL},
+    {2, UNEVEN, "pp=2,schedule=zbv", NULL, BF16, OFFLOAD("\"core_attn\"")},
+    {4, UNEVEN, "pp=2,dp=2,vp=2,binding=dp,ep=2", NULL, "", BLOCK},
     {4, DEEP_MOE, "dp=4,binding=dp,ep=4", ", \"moe_partition_by\": \"peers\"", "", BLOCK},
     {4, DEEP_MOE, "tp=2,dp=2,binding=dp,ep=2,etp=2", PARTS(2, s2) FORM(o2, 2), "", ALL},
     {4, DEEP_MOE, "tp=2,cp=2,binding=tp,sp=1", NULL, BF16, BLOCK},
