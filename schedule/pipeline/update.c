@@ -69,13 +69,18 @@ typedef struct appending {
 } appending;
 
 /* A bucket may begin in chunks above the one of its point, and an order end their backwards later.
- */
+ * An offloaded one is one layer's. */
+static int num_chunks_of(const weft_bucket_shape *shape, int num_chunks)
+{
+    return weft_bucket_is_offloaded(shape) ? shape->chunk + 1 : num_chunks;
+}
+
 static weft_wait final_at(const appending *a, const weft_bucket_shape *shape)
 {
     if (point_of(shape) == -1)
         return a->end;
     uint32_t last = a->last_backward[shape->chunk];
-    for (int c = shape->chunk + 1; c < a->num_chunks; c++)
+    for (int c = shape->chunk + 1; c < num_chunks_of(shape, a->num_chunks); c++)
         last = a->last_backward[c] > last ? a->last_backward[c] : last;
     return last == a->last_backward[shape->chunk] ? (weft_wait){last, point_of(shape)}
                                                   : (weft_wait){last, -1};
@@ -240,8 +245,9 @@ typedef struct backwards {
 static void list_backwards(weft_task_list *list, const backwards *all,
                            const weft_bucket_shape *until, int point)
 {
-    for (int chunk = 0; chunk < all->num_chunks; chunk++)
-        if (all->last[chunk] != UINT32_MAX && (!until || chunk >= until->chunk))
+    const int end = until ? num_chunks_of(until, all->num_chunks) : all->num_chunks;
+    for (int chunk = until ? until->chunk : 0; chunk < end; chunk++)
+        if (all->last[chunk] != UINT32_MAX)
             list_wait(list,
                       (weft_wait){all->last[chunk], until && chunk == until->chunk ? point : -1});
 }

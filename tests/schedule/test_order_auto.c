@@ -95,6 +95,30 @@ static weft_order_shape draw_shape(uint64_t *random, int max_ranks, int max_batc
     return shape;
 }
 
+enum { MAX_BUCKETS = 9 };
+
+/* Of a layer a chunk: one on the device, or two experts in host memory, whose gradients land. An
+ * order may end one chunk's backwards ahead of another's, whatever their numbers. */
+static weft_buckets draw_buckets(uint64_t *random, int num_chunks,
+                                 weft_bucket_shape out[MAX_BUCKETS])
+{
+    const bool at_once = next_random(random, 2);
+    int count = 0;
+    for (int chunk = num_chunks - 1; chunk >= 0; chunk--) {
+        const bool experts = next_random(random, 2);
+        const weft_lies lies = experts ? WEFT_LIES_ON_HOST : WEFT_LIES_ON_DEVICE;
+        for (int i = 0; i <= experts; i++)
+            out[count++] = (weft_bucket_shape){.layer = chunk,
+                                               .chunk = chunk,
+                                               .ranks = 1,
+                                               .owners = 1,
+                                               .residency = {lies, lies, lies},
+                                               .at_once = experts && at_once,
+                                               .elements = 32};
+    }
+    return (weft_buckets){out, count};
+}
+
 /* No fixed kind that fits is faster; the same costs give the same order; programs pass. */
 CASE(not_worse_than_kinds)
 {
@@ -102,7 +126,11 @@ CASE(not_worse_than_kinds)
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
         const weft_order_shape shape = draw_shape(&random, 6, 12);
         drawn d;
+        weft_bucket_shape of[MAX_RANKS][MAX_BUCKETS];
+        weft_buckets buckets[MAX_RANKS];
         draw_costs(&random, &shape, draw % 2, &d);
+        for (int rank = 0; rank < shape.num_ranks; rank++)
+            buckets[rank] = draw_buckets(&random, shape.num_chunks, of[rank]);
         weft_arena arena = {0};
         weft_order made[MAX_RANKS], again[MAX_RANKS];
         OK(weft_order_make_auto(&shape, &d.costs, &arena, made));
@@ -115,6 +143,7 @@ CASE(not_worse_than_kinds)
                                                    .num_micro_batches = shape.num_micro_batches,
                                                    .boundary_bytes = 8,
                                                    .orders = made,
+                                                   .buckets = buckets,
                                                    .is_v = shape.is_v});
         OK(check_set(&set));
         release_set(&set);
