@@ -281,13 +281,15 @@ static weft_model_setup model_setup(const weft_check_setup *setup, weft_dtype dt
                               .seed = SEED};
 }
 
-weft_status weft_check_model(const weft_check_setup *setup, weft_model_function build)
+weft_status weft_check_model(const weft_check_setup *setup, weft_model_function build,
+                             weft_metric_list *out_metrics)
 {
     weft_model_setup model = model_setup(setup, WEFT_F32);
     weft_mesh mesh;
     weft_outline outline;
     WEFT_TRY(make_mesh("tp=1", setup->binding, 1, setup->options, &mesh));
     WEFT_TRY(weft_model_outline(&model, &mesh, build, &outline));
+    *out_metrics = outline.metrics;
     weft_outline_release(&outline);
     return WEFT_OK;
 }
