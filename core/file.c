@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -126,21 +127,60 @@ bool weft_path_is_lustre(const char *path)
     return file_system(path) == LUSTRE;
 }
 
-weft_status weft_file_reserve(int fd, const char *path, uint64_t bytes)
+/* Why a file of so many bytes cannot be made there; 0: it can, or nobody knows. *most: bytes that
+ * it may have. */
+static int find_lack(const struct statfs *info, uint64_t bytes, uint64_t *most)
+{
+    struct rlimit limit;
+    const uint64_t blocks = geteuid() == 0 ? info->f_bfree : info->f_bavail;
+    const uint64_t block_bytes = info->f_bsize > 0 ? (uint64_t)info->f_bsize : 1;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        bytes > limit.rlim_cur) {
+        *most = limit.rlim_cur;
+        return EFBIG;
+    }
+    *most = blocks * block_bytes;
+    return info->f_blocks > 0 && bytes / block_bytes > blocks ? ENOSPC : 0;
+}
+
+static weft_status no_room(const char *path, const char *what, uint64_t bytes, int reason,
+                           uint64_t most)
+{
+    return WEFT_ERROR(
+        WEFT_FILE, "%s: no room for %s of %" PRIu64 " bytes: %s (%" PRIu64 " bytes are %s)", path,
+        what, bytes, strerror(reason), most, reason == EFBIG ? "the most" : "free");
+}
+
+weft_status weft_file_reserve(int fd, const char *path, const char *what, uint64_t bytes)
 {
     struct statfs info;
-    int reason = 0;
-    if (fstatfs(fd, &info) == 0 && is_memory((uint32_t)info.f_type)) {
-        const bool is_bound = info.f_blocks > 0;
-        if (is_bound && bytes / (uint64_t)info.f_bsize > (uint64_t)info.f_bavail)
-            reason = ENOSPC;
-    } else if (fallocate(fd, 0, 0, (off_t)bytes) != 0) {
-        reason = errno;
+    uint64_t most = 0;
+    const bool is_known = fstatfs(fd, &info) == 0;
+    int reason = is_known ? find_lack(&info, bytes, &most) : 0;
+    if (!is_known || !is_memory((uint32_t)info.f_type))
+        reason = fallocate(fd, 0, 0, (off_t)bytes) == 0 ? 0 : errno;
+    return reason == 0 || reason == EOPNOTSUPP || reason == ENOSYS
+               ? WEFT_OK
+               : no_room(path, what, bytes, reason, most);
+}
+
+weft_status weft_file_ask_room(const char *path, const char *what, uint64_t bytes)
+{
+    struct statfs info;
+    uint64_t most;
+    char at[4096];
+    WEFT_TRY(weft_path_print(at, sizeof at, "%s", path));
+    while (statfs(at, &info) != 0) {
+        char *slash = strrchr(at, '/');
+        if (errno != ENOENT || strcmp(at, ".") == 0 || slash == at)
+            return WEFT_OK;
+        if (slash)
+            *slash = '\0';
+        else
+            strcpy(at, ".");
     }
-    if (reason == 0 || reason == EOPNOTSUPP || reason == ENOSYS)
-        return WEFT_OK;
-    return WEFT_ERROR(WEFT_FILE, "%s: no room for %" PRIu64 " bytes: %s", path, bytes,
-                      strerror(reason));
+    const int reason = find_lack(&info, bytes, &most);
+    return reason == 0 ? WEFT_OK : no_room(path, what, bytes, reason, most);
 }
 
 FILE *weft_file_create(const char *path)

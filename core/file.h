@@ -43,10 +43,14 @@ void weft_file_close(weft_file *file);
 /* Opens a regular file as a stream, which the caller closes by fclose. */
 weft_status weft_file_stream(const char *path, FILE **out) WEFT_CHECKED;
 
-/* Before a file is written: WEFT_FILE where there is no room for so many bytes of it and the file
- * system can say so. On a disk the room is the file's from then on. Memory is asked alone, since to
- * make its pages is most of the time of writing them: whoever writes does it. */
-weft_status weft_file_reserve(int fd, const char *path, uint64_t bytes) WEFT_CHECKED;
+/* Before a file is written: WEFT_FILE where there is no room for `what` ("a checkpoint") of so many
+ * bytes and the file system can say so. On a disk the room is the file's from then on. Memory is
+ * asked alone, since to make its pages is most of the time of writing them: whoever writes does it.
+ */
+weft_status weft_file_reserve(int fd, const char *path, const char *what,
+                              uint64_t bytes) WEFT_CHECKED;
+/* The same question without a file, of a path that may not be there yet. */
+weft_status weft_file_ask_room(const char *path, const char *what, uint64_t bytes) WEFT_CHECKED;
 
 /* Removes what has this name, a link but not its target, and creates a file for writing. NULL:
  * errno says why. */

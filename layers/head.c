@@ -41,6 +41,13 @@ static weft_status take_words(weft_build *build, const weft_model_options *o, we
                : weft_build_share(build, WEFT_WORD_EMBEDDINGS, out);
 }
 
+/* By which a depth's mean loss counts. */
+static double share_of(const head *h)
+{
+    const weft_model_options *o = &h->common.options;
+    return o->mtp_loss_scaling_factor / (double)o->mtp_num_layers;
+}
+
 /* The deepest is the first to reach the embedding, unless the output is the same weight. */
 static weft_status init_mtp(head *h, weft_build *build, weft_parameter *words, bool tied)
 {
@@ -55,7 +62,7 @@ static weft_status init_mtp(head *h, weft_build *build, weft_parameter *words, b
         weft_mtp_embed(h->mtp[d], words, !tied && d == h->num_mtp - 1);
         WEFT_TRY(weft_build_global_child(build, name, h->mtp[d]));
         snprintf(name, sizeof name, "mtp_%d_loss", d + 1);
-        WEFT_TRY(weft_build_metric(build, name, WEFT_METRIC_MEAN, &h->mtp_losses[d]));
+        WEFT_TRY(weft_build_loss(build, name, share_of(h), &h->mtp_losses[d]));
     }
     return WEFT_OK;
 }
@@ -166,8 +173,7 @@ static size_t num_labels(const weft_pass *pass, int depth)
 /* By which the sum of a depth's losses counts. */
 static float scale_of(const head *h, const weft_pass *pass, int depth)
 {
-    const weft_model_options *o = &h->common.options;
-    const double weight = depth == 0 ? 1 : o->mtp_loss_scaling_factor / (double)o->mtp_num_layers;
+    const double weight = depth == 0 ? 1 : share_of(h);
     return (float)((double)weft_pass_loss_scale(pass) * weight / (double)num_labels(pass, depth));
 }
 

@@ -137,6 +137,12 @@ weft_status weft_linear_declare_rows(weft_build *build, const weft_model_options
  * this stage declared it. */
 weft_status weft_build_share(weft_build *build, const char *name,
                              weft_parameter **out) WEFT_CHECKED;
+/* The experts that each token chose in the pass's last forward, [T, K]; NULL where other things
+ * decide too (a capacity's drops), and of a layer of another kind. */
+const weft_tensor *weft_moe_choices(const weft_layer *layer, weft_pass *pass);
+/* Declares the metric, a mean, of a loss that the layer adds to the step's: `share` of it. */
+weft_status weft_build_loss(weft_build *build, const char *name, double share,
+                            weft_metric **out) WEFT_CHECKED;
 /* weft_build_child under this very prefix, without the layer's. */
 weft_status weft_build_global_child(weft_build *build, const char *prefix,
                                     weft_layer *child) WEFT_CHECKED;

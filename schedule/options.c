@@ -13,7 +13,11 @@
 #define T weft_schedule_options
 const weft_key weft_schedule_rows[] = {
     CHOICE(STEP, pipeline_schedule, "\"1f1b\"", (WEFT_PIPELINE_LIST(OR_KIND)) + 1,
-           "order of the micro-batches in a stage", .alias = "schedule", SEARCHED(SCHEDULE)),
+           "order of the micro-batches in a stage",
+           .idle = "parallel.pipeline_model_parallel_size is 1 "
+                   "(parallel.pipeline_model_parallel_size is 1 and parallel.pipeline_schedule is "
+                   "not gpipe)",
+           .alias = "schedule", SEARCHED(SCHEDULE)),
     TEXT(STEP, pipeline_schedule_file, "\"\"",
          "order of compute as CSV, a row a rank, cells such as 0F0 and 2B3; empty: by "
          "pipeline_schedule",

@@ -83,6 +83,7 @@ static const struct {
     {"cp", "context_parallel_size"},
     {"ep", "expert_model_parallel_size"},
     {"dp world_size", "data_parallel_size"},
+    {"delay_wgrad_compute", "pipeline_schedule"},
     {"vp", "num_virtual_stages_per_pipeline_rank"},
     {"zero zero_stage", "data_parallel_sharding_strategy"},
 };

@@ -418,7 +418,7 @@ static weft_status reserve(const weft_new_file *to, size_t head_bytes,
     uint64_t bytes = head_bytes;
     for (size_t i = 0; i < count; i++)
         bytes += tensors[i]->bytes;
-    return weft_file_reserve(fileno(to->file), to->path, bytes);
+    return weft_file_reserve(fileno(to->file), to->path, "a file", bytes);
 }
 
 /* The lane has done all: files are closed, and hashes read, next. */

@@ -168,6 +168,7 @@ weft_status weft_mesh_choose(const weft_config *config, const weft_topology *top
     const char *path = config->schedule.cluster;
     const bool has_cluster = path && path[0], form_is_open = weft_mesh_leaves_form(config, mesh);
     bool cuts = has_cluster && weft_mesh_leaves_chunks(&config->parallel, mesh);
+    weft_cluster cluster;
     *out = (weft_mesh_choice){.has_form = false};
     if (form_is_open && !has_cluster)
         return WEFT_KEY_ERROR("parallel.cp_comm_type",
@@ -184,6 +185,8 @@ weft_status weft_mesh_choose(const weft_config *config, const weft_topology *top
     }
     if (form_is_open || cuts)
         WEFT_TRY(choose_open(config, topology, form_is_open, cuts, mesh, out));
+    else if (has_cluster && config->model.num_experts > 0) /* which nothing may read otherwise */
+        WEFT_TRY(weft_choice_cluster(config, &cluster));
     return weft_moe_find_nodes(config, mesh, topology, &out->nodes);
 }
 

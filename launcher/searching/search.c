@@ -701,7 +701,7 @@ weft_status weft_search_settle(const weft_found *found, const weft_config_source
     weft_moe_selection_keep(&moe, &out->schedule);
     if (out->schedule.moe_num_partitions == 0) { /* nothing travels */
         out->schedule.moe_num_partitions = 1;
-        out->schedule.moe_partition_by = WEFT_MOE_PARTITION_BY_TOKENS;
+        out->schedule.moe_partition_by = WEFT_MOE_PARTITION_BY_AUTO;
     }
     if (!moe.travels && out->schedule.moe_memory_reuse == WEFT_NUM_REUSES)
         out->schedule.moe_memory_reuse = WEFT_REUSE_NONE;

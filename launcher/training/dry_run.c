@@ -135,7 +135,8 @@ static weft_status check(findings *f, int world, weft_arena *arena)
     WEFT_TRY(count_samples(f, arena));
     WEFT_TRY(weft_setup_check_model(&f->config, source, &f->mesh));
     WEFT_TRY(check_load(f, arena));
-    return weft_config_locate(source, check_memory(f, arena));
+    WEFT_TRY(weft_config_locate(source, check_memory(f, arena)));
+    return weft_run_check_room(&f->asked->run, &f->config, false, arena);
 }
 
 /* A dataset. weight: its share in a blend; 0: no blend. times: what the samples are taken in. */

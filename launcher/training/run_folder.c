@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "launcher/planning/step.h"
 #include "launcher/training/ledger.h"
 #include "parallel/checkpoint/checkpoint.h"
 
@@ -450,11 +451,39 @@ weft_status weft_run_lock(const weft_run_folder *folder, const weft_run_start *s
     return WEFT_OK;
 }
 
-weft_status weft_run_check_room(const weft_run_folder *folder, uint64_t bytes)
+/* Of a checkpoint: each parameter with its moments. */
+static weft_status find_bytes(const weft_config *config, weft_arena *arena, uint64_t *out)
+{
+    const weft_moe_options moe = {.pipeline = {.num_partitions = 1}};
+    const weft_model_setup setup = weft_step_setup(config, &moe);
+    weft_listed_parameter *listed;
+    uint64_t elements = 0;
+    size_t count, datasets = 0;
+    WEFT_TRY(weft_model_list_parameters(&setup, weft_config_build(config), arena, &listed, &count));
+    for (size_t i = 0; i < count; i++) {
+        const int kinds = WEFT_NUM_STATES - (setup.muon && listed[i].is_matrix);
+        uint64_t each = 1;
+        for (int d = 0; d < listed[i].num_dims; d++)
+            each *= listed[i].dims[d];
+        elements += each * (uint64_t)kinds;
+        datasets += (size_t)kinds;
+    }
+    *out = weft_checkpoint_file_bytes(elements, datasets);
+    return WEFT_OK;
+}
+
+weft_status weft_run_check_room(const weft_run_folder *folder, const weft_config *config,
+                                bool writes, weft_arena *arena)
 {
     weft_status status = WEFT_OK;
+    uint64_t bytes = 0;
     char all[4096], trial[4096 + 8];
+    if (config->checkpoint.no_save)
+        return WEFT_OK;
+    WEFT_TRY(find_bytes(config, arena, &bytes));
     WEFT_TRY(weft_path_print(all, sizeof all, "%s/checkpoints", folder->path));
+    if (!writes)
+        return weft_file_ask_room(all, "a checkpoint", bytes);
     snprintf(trial, sizeof trial, "%s/.trial", all);
     const bool is_new = mkdir(all, 0777) == 0;
     FILE *file = weft_file_create(trial);
@@ -462,7 +491,7 @@ weft_status weft_run_check_room(const weft_run_folder *folder, uint64_t bytes)
         status =
             WEFT_ERROR(WEFT_FILE, "%s: no checkpoint can be saved there: %s", all, strerror(errno));
     else
-        status = weft_file_reserve(fileno(file), all, bytes);
+        status = weft_file_reserve(fileno(file), all, "a checkpoint", bytes);
     if (file) {
         fclose(file);
         unlink(trial);

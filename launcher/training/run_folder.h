@@ -66,8 +66,10 @@ weft_status weft_run_check_free(const weft_run_folder *folder) WEFT_CHECKED;
  * locks. */
 weft_status weft_run_lock(const weft_run_folder *folder, const weft_run_start *start,
                           int *out_lock) WEFT_CHECKED;
-/* WEFT_FILE where no checkpoint of so many bytes could be made. Leaves the folder as it was. */
-weft_status weft_run_check_room(const weft_run_folder *folder, uint64_t bytes) WEFT_CHECKED;
+/* WEFT_FILE where no checkpoint of the run, if it saves any, could be made. Leaves the folder as it
+ * was; without `writes` it may be missing, and is only asked. */
+weft_status weft_run_check_room(const weft_run_folder *folder, const weft_config *config,
+                                bool writes, weft_arena *arena) WEFT_CHECKED;
 /* Collective, while rank 0 has the lock: WEFT_FILE on a rank that does not find rank 0's lock in
  * the folder within 30 s (so long may NFS keep what a client knew of a folder). */
 weft_status weft_run_check_shared(const weft_run_folder *folder, weft_comm *world) WEFT_CHECKED;

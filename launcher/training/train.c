@@ -610,16 +610,13 @@ static void remove_made(const char *run, bool is_new)
         rmdir(run);
 }
 
-static weft_status claim_folder(job *j)
+static weft_status claim_folder(job *j, weft_arena *arena)
 {
     WEFT_TRY(make_folder(j->args->run.path));
     WEFT_TRY(lock(j));
     if (j->folder < 0)
         j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (!j->plan->config.checkpoint.no_save) /* with one moment at least beside each weight */
-        return weft_run_check_room(&j->args->run,
-                                   2 * sizeof(float) * (uint64_t)j->trainer.measured.num_params);
-    return WEFT_OK;
+    return weft_run_check_room(&j->args->run, &j->trainer.config, true, arena);
 }
 
 static weft_status fill_folder(job *j, const char *from, weft_arena *arena)
@@ -635,7 +632,7 @@ static weft_status open_folder(job *j, weft_comm *world, const char *from, weft_
 {
     const char *run = j->args->run.path;
     const bool is_new = access(run, F_OK) != 0;
-    weft_status status = weft_comm_agree(world, j->speaks ? claim_folder(j) : WEFT_OK);
+    weft_status status = weft_comm_agree(world, j->speaks ? claim_folder(j, arena) : WEFT_OK);
     if (status == WEFT_OK && !j->plan->config.checkpoint.no_save)
         status = weft_comm_agree(world, weft_run_check_shared(&j->args->run, world));
     if (status == WEFT_OK)

@@ -25,7 +25,8 @@ typedef struct weft_check_setup {
 } weft_check_setup;
 
 /* Fails unless `build` makes a model: makes its outline on one rank. */
-weft_status weft_check_model(const weft_check_setup *setup, weft_model_function build) WEFT_CHECKED;
+weft_status weft_check_model(const weft_check_setup *setup, weft_model_function build,
+                             weft_metric_list *out_metrics) WEFT_CHECKED;
 /* Checks each distinct layer of the model; with two ranks tensor parallelism too. *out_wrong: the
  * number of failed checks. Collective over world. Errors: WEFT_CONFIG (no such layer, no model),
  * and those of the layers' functions. */

@@ -64,16 +64,20 @@ static weft_status measure(const weft_check_layer *l, use *out)
     return WEFT_OK;
 }
 
+bool weft_check_routes(const weft_check_layer *l, int member)
+{
+    const weft_model_tree *tree = &l->place->model->tree;
+    int up = member;
+    while (up >= 0 && tree->members[up].layer != l->layer)
+        up = tree->members[up].parent;
+    return up >= 0 && weft_layer_table(tree->members[member].layer).routes_tokens;
+}
+
 bool weft_check_has_experts(const weft_check_layer *l)
 {
-    const weft_model *model = l->place->model;
-    for (int m = 0; m < model->tree.num_members; m++) {
-        int up = m;
-        while (up >= 0 && model->tree.members[up].layer != l->layer)
-            up = model->tree.members[up].parent;
-        if (up >= 0 && model->tree.members[m].layer->place->ops.routes_tokens)
+    for (int m = 0; m < l->place->model->tree.num_members; m++)
+        if (weft_check_routes(l, m))
             return true;
-    }
     return false;
 }
 

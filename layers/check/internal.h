@@ -152,6 +152,8 @@ weft_status weft_check_describe(const weft_check_layer *l, weft_check_report *re
  * Collective over the place's mesh. */
 weft_status weft_check_elsewhere(const weft_check_layer *l, const weft_check_result *wanted,
                                  weft_check_report *report) WEFT_CHECKED;
+/* Whether the model's member is the layer or inside it, and chooses experts. */
+bool weft_check_routes(const weft_check_layer *l, int member);
 /* Whether the layer is an MoE layer or holds one. */
 bool weft_check_has_experts(const weft_check_layer *l);
 

@@ -281,13 +281,15 @@ static weft_model_setup model_setup(const weft_check_setup *setup, weft_dtype dt
                               .seed = SEED};
 }
 
-weft_status weft_check_model(const weft_check_setup *setup, weft_model_function build)
+weft_status weft_check_model(const weft_check_setup *setup, weft_model_function build,
+                             weft_metric_list *out_metrics)
 {
     weft_model_setup model = model_setup(setup, WEFT_F32);
     weft_mesh mesh;
     weft_outline outline;
     WEFT_TRY(make_mesh("tp=1", setup->binding, 1, setup->options, &mesh));
     WEFT_TRY(weft_model_outline(&model, &mesh, build, &outline));
+    *out_metrics = outline.metrics;
     weft_outline_release(&outline);
     return WEFT_OK;
 }
@@ -473,7 +475,13 @@ float weft_check_number(const weft_tensor *t, size_t i)
 static double own_loss(const weft_check_layer *l)
 {
     const weft_metrics *m = weft_model_metrics(l->place->model);
-    return (double)loss_scale * (m->loss_sum / (double)l->place->rows_full + m->aux_loss);
+    const weft_metric_list *list = weft_model_metric_list(l->place->model);
+    const weft_metric *own = weft_model_own_metrics(l->place->model);
+    double further = 0;
+    for (int i = 0; i < list->count; i++)
+        if (list->rows[i].share > 0 && own[i].count > 0)
+            further += list->rows[i].share * own[i].sum / own[i].count;
+    return (double)loss_scale * (m->loss_sum / (double)l->place->rows_full + m->aux_loss + further);
 }
 
 double weft_check_loss(const weft_check_layer *l, int slot)

@@ -193,6 +193,14 @@ weft_status weft_build_metric(weft_build *build, const char *name, weft_metric_k
     return WEFT_OK;
 }
 
+weft_status weft_build_loss(weft_build *build, const char *name, double share, weft_metric **out)
+{
+    WEFT_TRY(weft_build_metric(build, name, WEFT_METRIC_MEAN, out));
+    weft_model_sums *sums = &build->model->sums;
+    sums->list.rows[*out - sums->own].share = share;
+    return WEFT_OK;
+}
+
 weft_status weft_build_share(weft_build *build, const char *name, weft_parameter **out)
 {
     *out = weft_parameters_find(build->model->parameters, name);

@@ -60,6 +60,7 @@ typedef struct weft_metric_list {
     struct {
         char name[48];
         weft_metric_kind kind;
+        double share; /* by which a mean counts in the loss whose gradient layers make */
     } rows[WEFT_MAX_METRICS];
 } weft_metric_list;
 

@@ -348,7 +348,7 @@ static weft_status check_mtp(const weft_model_options *o)
     if (o->position_embedding_type == WEFT_POSITION_LEARNED || o->scale_embeddings)
         return WEFT_KEY_ERROR("model.mtp_num_layers", "takes no %s: leave one out",
                               o->scale_embeddings ? "scale_embeddings"
-                                                  : "position_embedding_type learned");
+                                                  : "position_embedding_type learned_absolute");
     return WEFT_OK;
 }
 

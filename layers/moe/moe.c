@@ -694,6 +694,13 @@ static const weft_layer_ops moe_ops = {
     .by_token = true,
 };
 
+const weft_tensor *weft_moe_choices(const weft_layer *layer, weft_pass *pass)
+{
+    if (layer->ops != &moe_ops || ((const weft_moe *)layer)->dims.capacity > 0)
+        return NULL;
+    return &((const weft_moe_state *)weft_pass_state(pass, layer))->routing.index;
+}
+
 weft_layer *weft_moe_create(const weft_model_options *options)
 {
     weft_moe *m = (weft_moe *)weft_layer_new(&moe_ops, sizeof *m, options);

@@ -453,6 +453,7 @@ static weft_status take_list(const weft_parameters *parameters, weft_arena *aren
         listed->num_dims = placed->box.num_dims;
         memcpy(listed->dims, placed->box.global_dims, sizeof listed->dims);
         listed->by_expert = placed->spec.by_expert;
+        listed->is_matrix = placed->spec.is_matrix;
     }
     qsort(*out, count, sizeof **out, compare_listed);
     return WEFT_OK;

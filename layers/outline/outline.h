@@ -75,6 +75,7 @@ typedef struct weft_listed_parameter {
     int num_dims;
     size_t dims[WEFT_MAX_DIMS];
     bool by_expert; /* the first axis counts experts */
+    bool is_matrix; /* of weft_parameter_spec */
 } weft_listed_parameter;
 
 /* The parameters of the model on one rank, each once, sorted by name; memory from the arena. Reads

@@ -45,6 +45,9 @@ typedef struct weft_checkpoint_info {
 weft_status weft_checkpoint_save(const char *dir, const weft_checkpoint_info *info,
                                  const weft_parameters *parameters, const weft_optimizer *optimizer,
                                  const char *config_text, const char *tokenizer_text) WEFT_CHECKED;
+/* Bytes that a save of so many elements asks for before it writes: with what HDF5 has beside them.
+ */
+uint64_t weft_checkpoint_file_bytes(uint64_t elements, size_t num_datasets);
 /* The folder that `path` means: itself when it holds a manifest, else path/latest's, else
  * path/checkpoints/latest's. Rank-local. WEFT_FILE when there is none. */
 weft_status weft_checkpoint_resolve(const char *path, weft_arena *arena,

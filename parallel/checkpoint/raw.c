@@ -13,15 +13,21 @@ static weft_status cannot_write(const char *path, int reason)
     return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(reason));
 }
 
+uint64_t weft_checkpoint_file_bytes(uint64_t elements, size_t num_datasets)
+{
+    return elements * sizeof(float) + ((uint64_t)num_datasets << 11) + (1 << 16);
+}
+
 weft_status weft_raw_reserve(const char *path, const weft_stored_list *list)
 {
-    uint64_t bytes = 1 << 16; /* and what HDF5 writes beside the elements */
+    uint64_t elements = 0;
     for (int i = 0; i < list->count; i++)
-        bytes += weft_stored_elements(&list->items[i]) * sizeof(float) + 2048;
+        elements += weft_stored_elements(&list->items[i]);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return cannot_write(path, errno);
-    const weft_status status = weft_file_reserve(fd, path, bytes);
+    const weft_status status = weft_file_reserve(
+        fd, path, "a checkpoint", weft_checkpoint_file_bytes(elements, (size_t)list->count));
     close(fd);
     return status;
 }

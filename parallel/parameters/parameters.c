@@ -263,6 +263,9 @@ weft_status weft_parameters_declare_rows(weft_parameters *p, const char *prefix,
         return WEFT_ERROR(WEFT_CONFIG, "parameter %s is declared twice", name);
     if (p->laid_out)
         return WEFT_ERROR(WEFT_INTERNAL, "parameter %s is declared after the layout", name);
+    if (!(spec->init_std >= 0))
+        return WEFT_ERROR(WEFT_CONFIG, "parameter %s: init_std is %g, and must be 0 or more", name,
+                          (double)spec->init_std);
 
     weft_shard shard;
     weft_section_kind section = WEFT_SECTION_DENSE;

@@ -111,9 +111,14 @@ CASE(room_is_asked_for)
         if (memory && (fd < 0 || !weft_path_is_memory(path)))
             continue;
         assert_true(fd >= 0);
-        FAILS(weft_file_reserve(fd, "wide", UINT64_C(1) << 58), WEFT_FILE,
-              "wide: no room for 288230376151711744 bytes: ");
-        OK(weft_file_reserve(fd, "small", 1 << 20));
+        const char *there = memory ? "/dev/shm/none/yet" : temporary_path("none/yet");
+        FAILS(weft_file_reserve(fd, "wide", "a thing", UINT64_C(1) << 58), WEFT_FILE,
+              "wide: no room for a thing of 288230376151711744 bytes: ");
+        FAILS(weft_file_ask_room(there, "a thing", UINT64_C(1) << 58), WEFT_FILE,
+              "none/yet: no room for a thing of 288230376151711744 bytes: No space left on device "
+              "(");
+        OK(weft_file_reserve(fd, "small", "a thing", 1 << 20));
+        OK(weft_file_ask_room(there, "a thing", 1 << 20));
         assert_int_equal(fstat(fd, &info), 0);
         assert_true(!memory || info.st_blocks == 0);
         close(fd);

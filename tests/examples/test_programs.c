@@ -82,6 +82,17 @@ static void check_small(const char *bin)
     EXPECT(code == 0 && !strstr(run_output, "describe"), "exit code %d: %s", code, run_output);
 }
 
+/* What train refuses, the check of layers does too. */
+static void check_named(const char *bin)
+{
+    static const char *const verbs[] = {"train c.json --out named", "check-layer c.json"};
+    for (int i = 0; i < 2; i++) {
+        int code = run("%s/named_layer %s", bin, verbs[i]);
+        EXPECT(code == 2 && strstr(run_output, "metric loss: Weft writes that key itself"),
+               "%s: exit code %d: %s", verbs[i], code, run_output);
+    }
+}
+
 int main(void)
 {
     static const char *const dense[] = {"tp=1", "tp=2", "pp=2", NULL};
@@ -100,6 +111,7 @@ int main(void)
     check_meshes(bin, "example_own_layer", own);
     check_meshes(bin, "readme_sample", sample);
     check_small(bin);
+    check_named(bin);
     check_verbs(bin, "example_own_layer");
     check_verbs(bin, "example_moe_gpt");
     code = run("%s/example_moe_gpt train c.json --out no --set num_experts=0", bin);

@@ -19,13 +19,22 @@ file(CONFIGURE OUTPUT ${sample} CONTENT "${found}" @ONLY)
 add_executable(small_layer ${sample})
 target_link_libraries(small_layer PRIVATE weft weft_flags)
 
+# And one that declares a metric which every line has.
+set(sample ${CMAKE_CURRENT_BINARY_DIR}/named_layer.c)
+string(REPLACE "    primer *p = (primer *)layer;\n    weft_parameter_spec w1"
+  "    weft_metric *m;\n    WEFT_TRY(weft_build_metric(build, \"loss\", WEFT_METRIC_MEAN, &m));\n\
+    primer *p = (primer *)layer;\n    weft_parameter_spec w1" found "${text}")
+file(CONFIGURE OUTPUT ${sample} CONTENT "${found}" @ONLY)
+add_executable(named_layer ${sample})
+target_link_libraries(named_layer PRIVATE weft weft_flags)
+
 weft_add_test(NAME examples TIER slow SOURCES examples/test_programs.c LABELS examples)
 weft_add_test(NAME own_task TIER release SOURCES examples/test_own_task.c LABELS examples)
 set_tests_properties(own_task PROPERTIES PROCESSORS 4)
 add_dependencies(test_own_task weft_binary example_own_task)
 weft_add_test(NAME example_configs TIER release SOURCES examples/test_configs.c LABELS examples)
 foreach(test examples example_configs)
-  add_dependencies(test_${test} weft_binary readme_sample small_layer example_dense_gpt example_moe_gpt
+  add_dependencies(test_${test} weft_binary readme_sample small_layer named_layer example_dense_gpt example_moe_gpt
     example_own_layer)
 endforeach()
 weft_add_test(NAME own_layer SOURCES examples/test_own_layer.c LABELS examples)

@@ -510,14 +510,24 @@ static void check_full(void)
 static void check_full_start(void)
 {
     static const struct {
-        const char *before, *no_save, *says;
+        const char *before, *more, *says;
         int blocks;
-    } rooms[] = {
-        {"rm -rf bare", "false", "weft train: bare/.lock: cannot write: File too large\n", 0},
-        {"rm -rf bare", "true", "weft train: bare/config.json: cannot write: File too large\n", 1},
-        {"mkdir bare", "true", "weft train: bare/config.json: cannot write: File too large\n", 1},
-        {"rm -rf bare", "false",
-         "weft train: bare/checkpoints: no room for 87680 bytes: File too large\n", 16}};
+    } rooms[] = {{"rm -rf bare", "--set no_save=false",
+                  "weft train: bare/.lock: cannot write: File too large\n", 0},
+                 {"rm -rf bare", "--set no_save=true",
+                  "weft train: bare/config.json: cannot write: File too large\n", 1},
+                 {"mkdir bare", "--set no_save=true",
+                  "weft train: bare/config.json: cannot write: File too large\n", 1},
+                 {"rm -rf bare", "--set no_save=false",
+                  "weft train: bare/checkpoints: no room for a checkpoint of 369088 bytes: File "
+                  "too large (8192 "
+                  "bytes are the most)\n",
+                  16},
+                 {"rm -rf bare", "--set no_save=false --dry-run",
+                  "weft train: bare/checkpoints: no room for a checkpoint of 369088 bytes: File "
+                  "too large (8192 "
+                  "bytes are the most)\n",
+                  16}};
 #ifdef __clang__ /* its OpenMP writes a file itself, in memory, and falls without room */
     return;
 #endif
@@ -526,10 +536,10 @@ static void check_full_start(void)
         child c;
         snprintf(line, sizeof line,
                  "%s; { (ulimit -f %d; $WEFT_BINARY_DIR/weft train c.json --out bare "
-                 "--set no_save=%s); echo $? >code; } 2>&1 | cat; test ! -e bare -o -z \"$(find "
+                 "%s); echo $? >code; } 2>&1 | cat; test ! -e bare -o -z \"$(find "
                  "bare -size 0)\" && "
                  "exit $(cat code)",
-                 rooms[i].before, rooms[i].blocks, rooms[i].no_save);
+                 rooms[i].before, rooms[i].blocks, rooms[i].more);
         child_run_other("/bin/sh", &c, WORDS("-c", line), NULL);
         EXPECT(c.exit_code == 6 && c.out && strcmp(c.out, rooms[i].says) == 0, "exit %d: %s%s",
                c.exit_code, c.out, c.err);

@@ -138,8 +138,9 @@ static void check_refusals(void)
                  "context_parallel_size 2");
     source.set = set;
     source.num_set = 1;
-    EXPECT_ERROR(weft_config_load(&source, &arena, &config), WEFT_CONFIG,
-                 "model.mtp_num_layers: takes no position_embedding_type learned");
+    EXPECT_ERROR(
+        weft_config_load(&source, &arena, &config), WEFT_CONFIG,
+        "model.mtp_num_layers: takes no position_embedding_type learned_absolute: leave one out");
     weft_arena_release(&arena);
 }
 

@@ -410,6 +410,10 @@ static void check_emitted(void)
                "kv_lora_rank=32", "--emit", "latents.json");
     child_says(WORDS("plan", "latents.json", "--cluster", "gpus.json"), 0, NULL,
                WORDS("!no effect"));
+    /* And where no tokens travel. */
+    CHILD_GOOD("plan", "small.json", "--cluster", "gpus.json", "--search", "--set",
+               "expert_binding=tp", "--emit", "whole.json");
+    child_says(WORDS("plan", "whole.json", "--cluster", "gpus.json"), 0, NULL, WORDS("!no effect"));
 }
 
 /* A row's overrides are the whole plan: given by hand they take the same time. */

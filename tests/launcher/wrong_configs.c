@@ -340,6 +340,11 @@ static const misuse words[] = {
      "--set moe_memory_reuse=auto: parallel.moe_memory_reuse: to be chosen, which takes"},
     {{"--mesh", "dp=2,ep=2", "--set", "num_experts=4", "--set", "cluster=none.json"},
      "--set cluster=none.json: parallel.cluster: none.json: No such file or directory"},
+    {{"--set", "num_experts=4", "--set", "cluster=none.json"},
+     "--set cluster=none.json: parallel.cluster: none.json: No such file or directory"},
+    {{"--set", "delay_wgrad_compute=true"},
+     "--set delay_wgrad_compute=true: unknown key; did you mean "
+     "parallel.pipeline_schedule?"},
     {{"--mesh", "tp=3"}, "--mesh tp=3: parallel.tensor_model_parallel_size: num_att"},
     {{"--mesh", "pp=3"}, "--mesh pp=3: parallel.pipeline_model_parallel_size: 3 stag"},
     {{"--mesh", "tp=2,sp=1", "--set", "seq_length=11"},
@@ -681,6 +686,10 @@ static void check_no_effect_of_experts(void)
         {"parallel.expert_model_parallel_size is at most 1: no effect of "
          "parallel.moe_num_partitions, parallel.moe_memory_reuse\n",
          {"--set", "moe_num_partitions=2", "--set", "moe_memory_reuse=s1"}},
+        {"parallel.pipeline_model_parallel_size is 1: no effect of parallel.pipeline_schedule\n",
+         {"--set", "pipeline_schedule=zbv"}},
+        {NULL, {"--set", "pipeline_schedule=gpipe"}},
+        {NULL, {"--mesh", "pp=2", "--set", "pipeline_schedule=zb_h1"}},
         {"parallel.expert_binding is tp: no effect of parallel.moe_num_partitions\n",
          {"--mesh", "tp=2,binding=tp", "--set", "moe_num_partitions=2"}},
         {"a rank brings up 4 experts of a layer: no effect of offload.slots above that\n",

@@ -354,6 +354,7 @@ static weft_status build_inside(weft_model *model, const weft_model_options *opt
 
 /* --- the test ------------------------------------------------------------------------------ */
 
+/* model: keys beside small sizes, or behind "{" all of them. */
 static int check(weft_comm *world, const char *model, weft_expert_binding binding, weft_dtype dtype,
                  const char *layer, weft_model_function build, char **out_text)
 {
@@ -362,9 +363,10 @@ static int check(weft_comm *world, const char *model, weft_expert_binding bindin
     char json[512];
     size_t bytes;
     int wrong = -1;
-    snprintf(json, sizeof json,
-             "{\"model\": {\"num_layers\": 1, \"hidden_size\": 16, \"ffn_hidden_size\": 24, "
-             "\"num_attention_heads\": 2, \"seq_length\": 4, \"vocab_size\": 29%s}}",
+    snprintf(json, sizeof json, "{\"model\": %s%s}}",
+             model[0] == '{' ? ""
+                             : "{\"num_layers\": 1, \"hidden_size\": 16, \"ffn_hidden_size\": 24, "
+                               "\"num_attention_heads\": 2, \"seq_length\": 4, \"vocab_size\": 29",
              model);
     EXPECT_OK(harness_options(json, &arena, &options));
     FILE *out = open_memstream(out_text, &bytes);
@@ -520,5 +522,15 @@ int main(void)
                    "\"moe_z_loss_coeff\": 0.1, "
                    "\"moe_shared_expert_intermediate_size\": 8",
                    b ? WEFT_BINDING_DP : WEFT_BINDING_TP, WEFT_F32, "(moe)");
+    /* To one row two experts are nearly equal: a step of either length crosses the choice. */
+    check_good(world,
+               "{\"num_layers\": 1, \"num_experts\": 4, \"hidden_size\": 64, "
+               "\"num_attention_heads\": 4, \"seq_length\": 8, \"vocab_size\": 61, "
+               "\"position_embedding_type\": \"rope\"",
+               WEFT_BINDING_TP, WEFT_F32, "(moe)");
+    check_good(world,
+               ", \"num_experts\": 4, \"mtp_num_layers\": 2, \"mtp_loss_scaling_factor\": 0.3, "
+               "\"position_embedding_type\": \"rope\"",
+               WEFT_BINDING_TP, WEFT_F32, "(mtp)");
     return world_finish(world);
 }

@@ -192,6 +192,10 @@ static void check_refusals(weft_comm *world, const char *mesh)
     EXPECT_ERROR(weft_parameters_declare(p, "x.", &spec, 0, &out), WEFT_CONFIG,
                  "x.a is declared twice");
     EXPECT_ERROR(weft_parameters_declare(p, "x/", &spec, 0, &out), WEFT_CONFIG, "\"x/a\"");
+    spec.init_std = -1;
+    EXPECT_ERROR(weft_parameters_declare(p, "z.", &spec, 0, &out), WEFT_CONFIG,
+                 "parameter z.a: init_std is -1");
+    spec.init_std = 0;
     spec.split[0] = WEFT_SPLIT_TP;
     EXPECT_ERROR(weft_parameters_declare(p, "y.", &spec, 0, &out), WEFT_CONFIG,
                  "y.a: dimension 0 of size 7 does not divide over tp 2");

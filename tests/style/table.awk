@@ -42,7 +42,7 @@ BEGIN {
         " pass_price places plan plan_print ramp run_changes sharding_price software" \
         " step step_price tier_choice tier_price"
     doors["launcher/searching"] = "expand search what_if"
-    doors["launcher/training"] = "ledger metrics run_folder setup start train trainer"
+    doors["launcher/training"] = "ledger metrics progress run_folder setup start train trainer"
     doors["launcher/models"] = "models safetensors"
     doors["launcher/measuring"] = "bench bench_moe calibrate import measure nodes own"
     doors["layers/describe"] = "describe plain rehearse"

@@ -4,6 +4,7 @@
 #include "launcher/arguments/rows.h"
 #include "launcher/planning/config.h"
 #include "launcher/process/launch.h"
+#include "launcher/training/progress.h"
 #include "launcher/training/start.h"
 #include "launcher/verbs/train/train.h"
 #include "layers/check/check.h"
@@ -79,7 +80,10 @@ int weft_verb_check_layer(int argc, char **argv, const weft_verb_given *given)
         setup.binding = (weft_expert_binding)config.parallel.expert_binding;
         if (config.train.precision == WEFT_PRECISION_BF16)
             setup.dtype = WEFT_BF16;
-        status = weft_check_model(&setup, weft_config_build(&config));
+        weft_metric_list metrics;
+        status = weft_check_model(&setup, weft_config_build(&config), &metrics);
+        if (status == WEFT_OK)
+            status = weft_progress_check_metrics(&metrics);
         status = weft_config_locate(&args.source, status);
     }
     if (status == WEFT_OK && !start.launched) {
