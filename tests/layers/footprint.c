@@ -34,10 +34,10 @@
     "\"init_method_std\": 0.2"
 
 /* Dense layers take more than the mixture's under balanced routing, and less than under its own. */
-#define FIRST_ROUTED                                                                               \
-    "\"hidden_size\": 32, \"ffn_hidden_size\": 256, \"moe_ffn_hidden_size\": 96, "                 \
+#define THIRD_ROUTED                                                                               \
+    "\"hidden_size\": 32, \"ffn_hidden_size\": 256, \"moe_ffn_hidden_size\": 60, "                 \
     "\"num_attention_heads\": 4, \"seq_length\": 48, \"vocab_size\": 32, \"num_layers\": 4, "      \
-    "\"moe_layer_freq\": [1, 0, 0, 0], \"init_method_std\": 0.2" ROUTED
+    "\"moe_layer_freq\": [0, 0, 1, 0], \"init_method_std\": 0.2" ROUTED
 
 #define WIDER                                                                                      \
     "\"hidden_size\": 64, \"ffn_hidden_size\": 256, \"num_attention_heads\": 4, "                  \
@@ -114,6 +114,9 @@ static const struct {
     {GPT2, "pp=4", SCHEDULE("interleaved") LAYOUT(4, "E|t|t||t|t|t|L"), NULL},
     {GPT2, "pp=2,dp=2", SCHEDULE("zb_h1") LAYOUT(2, "Et|ttt|t|L"), NULL},
     {LLAMA, "pp=4", SCHEDULE("zbv") LAYOUT(4, "E|t|t||t|t||L"), NULL},
+    {LLAMA MOE ", \"mtp_num_layers\": 1", "pp=2,dp=2,binding=dp,ep=2", SCHEDULE("1f1b"), NULL},
+    {LLAMA MOE ", \"mtp_num_layers\": 1", "pp=2,tp=2,binding=tp", SCHEDULE("1f1b"),
+     AGAIN("uniform", 1)},
     {GPT2, "pp=2,vp=2,tp=2", SCHEDULE("v_half"), OUT("\"block\"")},
     {GPT2 MOE DENSE_FIRST, "pp=2,vp=2,dp=2,binding=dp,ep=2", SCHEDULE("dualpipev"), NULL},
     {GPT2 MOE DENSE_FIRST, "pp=2,vp=2,dp=2,binding=dp,ep=2", PAIRS, NULL},
@@ -477,9 +480,16 @@ int main(int argc, char **argv)
     for (int zero = 0; zero < 4; zero++)
         for (int split = 0; split < 2; split++)
             check_bytes(split, zero, world);
-    enum { ALL, SECONDS /* every second layer is a mixture */, FIRST /* the first */, NIGHTLY };
-    static const char *const routed[] = {WIDE ROUTED, WIDE ROUTED EVERY_SECOND, FIRST_ROUTED,
-                                         WIDE ROUTED};
+    enum {
+        ALL,
+        SECONDS /* every second layer is a mixture */,
+        THIRD /* the third */,
+        HEAD /* the head's, too */,
+        NIGHTLY
+    };
+    static const char *const routed[] = {
+        WIDE ROUTED, WIDE ROUTED EVERY_SECOND, THIRD_ROUTED,
+        WIDE ROUTED ", \"mtp_num_layers\": 1, \"position_embedding_type\": \"rope\"", WIDE ROUTED};
     static const struct {
         const char *mesh, *parallel, *train;
         int kind;
@@ -526,11 +536,12 @@ int main(int argc, char **argv)
         {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, NULL, ALL},
         {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, MODULES("\"moe\""), ALL},
         /* Slots made for dense chunks serve the mixture's, too. */
-        {"pp=2,dp=2,binding=dp,ep=2", SCHEDULE("interleaved") LAYOUT(2, "Et|t|t|tL"), NULL, FIRST},
+        {"pp=2,dp=2,binding=dp,ep=2", SCHEDULE("interleaved") LAYOUT(2, "Et|t|t|tL"), NULL, THIRD},
         {"pp=2,dp=2,binding=dp,ep=2", PAIRS ", " SCHEDULE("interleaved") LAYOUT(2, "Et|t|t|tL"),
-         NULL, FIRST},
-        {"tp=2,pp=2,binding=tp", SCHEDULE("v_min") LAYOUT(2, "Et|t|t|tL"), NULL, FIRST},
-        {"tp=2,pp=2,binding=tp", SCHEDULE("zbv") LAYOUT(2, "Et|t|t|tL"), MODULES("\"mlp\""), FIRST},
+         NULL, THIRD},
+        {"dp=4,binding=dp,ep=4", BY_EXPERTS BEYOND, NULL, HEAD},
+        {"dp=4,binding=dp,ep=2", PAIRS, NULL, HEAD},
+        {"tp=4,binding=tp", "\"moe_num_partitions\": 1", NULL, HEAD},
         {SHARDED, FORM("o1_paper", 1) ", \"moe_num_partitions\": 1", NULL, ALL},
     };
     for (size_t i = 0; i < sizeof unbalanced / sizeof *unbalanced; i++)
