@@ -1,6 +1,7 @@
 #include "launcher/planning/against.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -240,8 +241,8 @@ static bool take_load(const cJSON *rank, const char *key, weft_moe_load *out)
     return true;
 }
 
-/* Of runs before there was one, the use before it. */
-static bool take_scratch_loads(const cJSON *rank, weft_moe_load out[WEFT_NUM_SCRATCH_USES])
+/* Of runs before there was one, the use before it; before layers were told, -1. */
+static bool take_scratch_loads(const cJSON *rank, weft_moe_held_loads *out)
 {
     static const char *const names[WEFT_NUM_SCRATCH_USES] = {
         [WEFT_SCRATCH_FORWARD] = "scratch_load",
@@ -251,8 +252,10 @@ static bool take_scratch_loads(const cJSON *rank, weft_moe_load out[WEFT_NUM_SCR
     const char *name = names[0];
     for (int i = 0; i < WEFT_NUM_SCRATCH_USES; i++) {
         name = has(rank, names[i]) ? names[i] : name;
-        if (!take_load(rank, name, &out[i]))
+        if (!take_load(rank, name, &out->scratch[i]))
             return false;
+        out->scratch_layer[i] =
+            index_of(cJSON_GetObjectItemCaseSensitive(rank, name), "layer", INT_MAX);
     }
     return true;
 }
@@ -290,7 +293,7 @@ static weft_status take_rank(const char *run, const cJSON *json, const weft_mesh
                     take_load(json, "deferred_load", &r->loads.deferred)) &&
                    take_load(json, "offloaded_load_0", &r->loads.offloaded[0]) &&
                    take_load(json, "offloaded_load_1", &r->loads.offloaded[1]) &&
-                   take_scratch_loads(json, r->loads.scratch);
+                   take_scratch_loads(json, &r->loads);
     return WEFT_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "core/file.h"
 #include "core/stage.h"
 #include "launcher/planning/ramp.h"
+#include "schedule/operands.h"
 #include "schedule/pipeline/order_auto.h"
 #include "schedule/pipeline/order_text.h"
 
@@ -495,34 +496,97 @@ void weft_step_footprint(const weft_config *config, const weft_step *step, int r
         out);
 }
 
+/* A pipeline rank of a step, for its footprint at loads. */
+typedef struct loading {
+    const weft_config *config;
+    const weft_mesh *mesh;
+    const weft_step *step;
+    int rank;
+    const weft_program *program;
+    const int *scratch_layer; /* by use */
+} loading;
+
 /* What the passes of a rank share: recomputed stashes, slots of what second halves of backwards
  * need and of what is offloaded; scratch. */
 typedef struct shared_bytes {
     uint64_t recomputed, deferred, slots[WEFT_OFFLOAD_SLOTS], scratch[WEFT_NUM_SCRATCH_USES];
 } shared_bytes;
 
-static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh,
-                                const weft_step *step, int rank, const weft_program *program,
-                                const weft_moe_load *load, weft_footprint *out,
+/* The program's slots as if made for those of the chunks they serve that take most at the outline's
+ * load, under which chunks with experts may take more than others that took most when balanced. */
+static weft_status slots_at_load(const loading *l, const weft_outline *outline, weft_arena *arena,
+                                 weft_program *out)
+{
+    static const struct {
+        weft_operand_name name;
+        uint64_t (*bytes)(const weft_outline *, int rank, int chunk);
+    } kinds[] = {{WEFT_OPERAND_STASH, weft_footprint_stash},
+                 {WEFT_OPERAND_DEFERRED, weft_footprint_deferred}};
+    weft_slot *slots;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)l->program->num_slots + 1, &slots));
+    memcpy(slots, l->program->slots, (size_t)l->program->num_slots * sizeof *slots);
+    for (uint32_t i = 0; i < l->program->num_tasks; i++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            const weft_task *task = &l->program->tasks[i];
+            const int at = weft_task_slot(task, kinds[k].name);
+            if (at >= 0 && slots[at].chunk >= 0 && slots[at].chunk != task->chunk &&
+                kinds[k].bytes(outline, l->rank, task->chunk) >
+                    kinds[k].bytes(outline, l->rank, slots[at].chunk))
+                slots[at].chunk = task->chunk;
+        }
+    *out = *l->program;
+    out->slots = slots;
+    return WEFT_OK;
+}
+
+static void measure(const loading *l, const weft_step *loaded, const weft_program *program,
+                    weft_footprint *out, shared_bytes *out_shared)
+{
+    weft_step_footprint(l->config, loaded, l->rank, program, out);
+    out_shared->recomputed = weft_footprint_recomputed(&loaded->outline, l->rank);
+    out_shared->deferred = weft_footprint_all_deferred(&loaded->outline, l->rank, program);
+    for (int i = 0; i < WEFT_NUM_SCRATCH_USES; i++)
+        out_shared->scratch[i] = weft_footprint_scratch_of(
+            &loaded->outline, l->rank, (weft_scratch_use)i, l->scratch_layer[i]);
+    const weft_offload_sizes sizes = weft_outline_offload_sizes(&loaded->outline, l->rank);
+    memcpy(out_shared->slots, sizes.slot_bytes, sizeof out_shared->slots);
+}
+
+static weft_status footprint_at(const loading *l, const weft_moe_load *load, weft_footprint *out,
                                 shared_bytes *out_shared)
 {
-    weft_moe_options moe = step->moe;
+    weft_arena arena = {0};
+    weft_program program;
+    weft_moe_options moe = l->step->moe;
     moe.load = *load;
-    weft_model_setup setup = weft_step_setup(config, &moe);
-    setup.accumulates = weft_step_accumulates(config, mesh);
-    setup.logit_rows = step->outline.shape.logit_rows;
-    weft_step loaded = {.use = step->use, .shape = step->shape};
-    WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &loaded.outline));
-    weft_step_footprint(config, &loaded, rank, program, out);
-    out_shared->recomputed = weft_footprint_recomputed(&loaded.outline, rank);
-    out_shared->deferred = weft_footprint_all_deferred(&loaded.outline, rank, program);
-    out_shared->scratch[WEFT_SCRATCH_FORWARD] =
-        out->bytes[WEFT_MEMORY_SCRATCH] - weft_footprint_backward_scratch(&loaded.outline, rank);
-    for (int i = WEFT_SCRATCH_BACKWARD; i < WEFT_NUM_SCRATCH_USES; i++)
-        out_shared->scratch[i] = weft_footprint_scratch(&loaded.outline, rank, (weft_scratch_use)i);
-    const weft_offload_sizes sizes = weft_outline_offload_sizes(&loaded.outline, rank);
-    memcpy(out_shared->slots, sizes.slot_bytes, sizeof out_shared->slots);
+    weft_model_setup setup = weft_step_setup(l->config, &moe);
+    setup.accumulates = weft_step_accumulates(l->config, l->mesh);
+    setup.logit_rows = l->step->outline.shape.logit_rows;
+    weft_step loaded = {.use = l->step->use, .shape = l->step->shape};
+    WEFT_TRY(weft_model_outline(&setup, l->mesh, weft_config_build(l->config), &loaded.outline));
+    const weft_status status = slots_at_load(l, &loaded.outline, &arena, &program);
+    if (status == WEFT_OK)
+        measure(l, &loaded, &program, out, out_shared);
     weft_outline_release(&loaded.outline);
+    weft_arena_release(&arena);
+    return status;
+}
+
+/* But for pairs forwards and backwards share their scratch. */
+static weft_status scratch_at(const loading *l, const weft_moe_held_loads *loads, uint64_t *out)
+{
+    const bool pairs = l->step->outline.pairs;
+    uint64_t most[2] = {0};
+    for (int i = 0; i < WEFT_NUM_SCRATCH_USES; i++) {
+        weft_footprint other;
+        shared_bytes at;
+        if (i > WEFT_SCRATCH_BACKWARD && !l->step->outline.leaves_weights)
+            break;
+        WEFT_TRY(footprint_at(l, &loads->scratch[i], &other, &at));
+        uint64_t *stack = &most[pairs && i != WEFT_SCRATCH_FORWARD];
+        *stack = at.scratch[i] > *stack ? at.scratch[i] : *stack;
+    }
+    *out = most[0] + most[1];
     return WEFT_OK;
 }
 
@@ -530,37 +594,27 @@ weft_status weft_step_footprint_at(const weft_config *config, const weft_mesh *m
                                    const weft_step *step, int rank, const weft_program *program,
                                    const weft_moe_held_loads *loads, weft_footprint *out)
 {
+    const loading l = {config, mesh, step, rank, program, loads->scratch_layer};
     weft_footprint other;
     shared_bytes kept, at;
-    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->passes, out, &kept));
+    WEFT_TRY(footprint_at(&l, &loads->passes, out, &kept));
     uint64_t planned = kept.recomputed + kept.deferred, shared;
-    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->pinned, &other, &at));
+    WEFT_TRY(footprint_at(&l, &loads->pinned, &other, &at));
     out->bytes[WEFT_MEMORY_PINNED] = other.bytes[WEFT_MEMORY_PINNED];
-    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->recomputed, &other, &at));
+    WEFT_TRY(footprint_at(&l, &loads->recomputed, &other, &at));
     shared = at.recomputed;
     if (kept.deferred > 0)
-        WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->deferred, &other, &at));
+        WEFT_TRY(footprint_at(&l, &loads->deferred, &other, &at));
     shared += kept.deferred > 0 ? at.deferred : 0;
     for (int k = 0; k < WEFT_OFFLOAD_SLOTS; k++) {
         planned += kept.slots[k];
         if (kept.slots[k] == 0)
             continue;
-        WEFT_TRY(
-            footprint_at(config, mesh, step, rank, program, &loads->offloaded[k], &other, &at));
+        WEFT_TRY(footprint_at(&l, &loads->offloaded[k], &other, &at));
         shared += at.slots[k];
     }
-    uint64_t scratch[WEFT_NUM_SCRATCH_USES] = {0};
-    for (int i = 0; i < WEFT_NUM_SCRATCH_USES; i++) {
-        if (kept.scratch[i] == 0)
-            continue;
-        WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->scratch[i], &other, &at));
-        scratch[i] = at.scratch[i];
-    }
-    uint64_t backwards = 0;
-    for (int i = WEFT_SCRATCH_BACKWARD; i < WEFT_NUM_SCRATCH_USES; i++)
-        backwards = scratch[i] > backwards ? scratch[i] : backwards;
     out->device_bytes -= out->bytes[WEFT_MEMORY_SCRATCH] + planned;
-    out->bytes[WEFT_MEMORY_SCRATCH] = scratch[WEFT_SCRATCH_FORWARD] + backwards;
+    WEFT_TRY(scratch_at(&l, loads, &out->bytes[WEFT_MEMORY_SCRATCH]));
     out->bytes[WEFT_MEMORY_ACTIVATIONS] += shared - planned;
     out->device_bytes += out->bytes[WEFT_MEMORY_SCRATCH] + shared;
     return WEFT_OK;

@@ -65,12 +65,33 @@ static void write_purposes(FILE *out, const char *name, const uint64_t *bytes)
         fprintf(out, "\"%s\": %" PRIu64 ", ", weft_memory_text((weft_memory_purpose)i), bytes[i]);
 }
 
-static void write_load(FILE *out, const char *name, const weft_moe_load *load)
+/* layer: of the list, that took the scratch; -1: none is told. */
+static void write_load(FILE *out, const char *name, const weft_moe_load *load, int layer)
 {
     fprintf(out,
             ", \"%s\": {\"rows\": %.17g, \"sent\": %.17g, \"part_rows\": %.17g, "
-            "\"part_sent\": %.17g}",
+            "\"part_sent\": %.17g",
             name, load->rows, load->sent, load->part_rows, load->part_sent);
+    if (layer >= 0)
+        fprintf(out, ", \"layer\": %d", layer);
+    fputc('}', out);
+}
+
+static void write_loads(FILE *out, const weft_moe_held_loads *loads)
+{
+    static const char *const scratch[WEFT_NUM_SCRATCH_USES] = {
+        [WEFT_SCRATCH_FORWARD] = "scratch_load",
+        [WEFT_SCRATCH_BACKWARD] = "backward_scratch_load",
+        [WEFT_SCRATCH_LEAVING] = "leaving_scratch_load",
+        [WEFT_SCRATCH_LEFT] = "left_scratch_load"};
+    write_load(out, "load", &loads->passes, -1);
+    write_load(out, "pinned_load", &loads->pinned, -1);
+    write_load(out, "recomputed_load", &loads->recomputed, -1);
+    write_load(out, "deferred_load", &loads->deferred, -1);
+    write_load(out, "offloaded_load_0", &loads->offloaded[0], -1);
+    write_load(out, "offloaded_load_1", &loads->offloaded[1], -1);
+    for (int i = 0; i < WEFT_NUM_SCRATCH_USES; i++)
+        write_load(out, scratch[i], &loads->scratch[i], loads->scratch_layer[i]);
 }
 
 static void write_rank(FILE *out, const weft_mesh *mesh, int rank, bool routes, const marks *m)
@@ -82,16 +103,7 @@ static void write_rank(FILE *out, const weft_mesh *mesh, int rank, bool routes, 
     if (routes) {
         write_purposes(out, "planned_at_load", m->at_load);
         fprintf(out, "\"device in all\": %" PRIu64 "}", m->at_load_device);
-        write_load(out, "load", &m->loads.passes);
-        write_load(out, "pinned_load", &m->loads.pinned);
-        write_load(out, "recomputed_load", &m->loads.recomputed);
-        write_load(out, "deferred_load", &m->loads.deferred);
-        write_load(out, "offloaded_load_0", &m->loads.offloaded[0]);
-        write_load(out, "offloaded_load_1", &m->loads.offloaded[1]);
-        write_load(out, "scratch_load", &m->loads.scratch[WEFT_SCRATCH_FORWARD]);
-        write_load(out, "backward_scratch_load", &m->loads.scratch[WEFT_SCRATCH_BACKWARD]);
-        write_load(out, "leaving_scratch_load", &m->loads.scratch[WEFT_SCRATCH_LEAVING]);
-        write_load(out, "left_scratch_load", &m->loads.scratch[WEFT_SCRATCH_LEFT]);
+        write_loads(out, &m->loads);
     }
     write_purposes(out, "used", m->used);
     fprintf(out,
@@ -123,8 +135,9 @@ static weft_status write_file(const char *dir, const weft_trainer *t, const mark
 
 enum { MOST_OVER = 50, FEW_BYTES = 4096 }; /* one part in so many may be over the plan, or few */
 
-/* Says once which rank's device held more than its plan with the experts' real load. */
-static void warn_beyond(const marks *all, int world)
+/* Says once which rank's device held more than its plan with the experts' real load. own: some
+ * layers are a program's. */
+static void warn_beyond(const marks *all, int world, bool own)
 {
     int worst = -1;
     double most = 1 + 1.0 / MOST_OVER;
@@ -145,9 +158,11 @@ static void warn_beyond(const marks *all, int world)
             purpose = i;
     weft_log(WEFT_LOG_WARN,
              "rank %d's device held %" PRIu64 " bytes, its plan %" PRIu64 " (%s: %" PRIu64
-             ", planned %" PRIu64 "): a layer's describe says too little; check-layer names it",
+             ", planned %" PRIu64 ")%s",
              worst, m->used_device - m->spare, m->at_load_device,
-             weft_memory_text((weft_memory_purpose)purpose), m->used[purpose], m->at_load[purpose]);
+             weft_memory_text((weft_memory_purpose)purpose), m->used[purpose], m->at_load[purpose],
+             own ? ": a layer's describe says too little; check-layer names it"
+                 : ": Weft's plan says too little");
 }
 
 weft_status weft_memory_write(const weft_trainer *t, const char *dir)
@@ -162,7 +177,7 @@ weft_status weft_memory_write(const weft_trainer *t, const char *dir)
     if (status == WEFT_OK)
         status = weft_comm_gather_host(t->world, &own, all, sizeof own);
     if (status == WEFT_OK && writes) {
-        warn_beyond(all, t->groups.mesh.world);
+        warn_beyond(all, t->groups.mesh.world, weft_config_has_own_model(&t->config));
         status = write_file(dir, t, all);
     }
     weft_arena_release(&scratch);

@@ -94,6 +94,7 @@ typedef struct weft_description {
     bool lacks_memory; /* while the list is made: memory ran out */
     const char *lacks; /* likewise: the kind of a child that does not describe itself */
     weft_programs_inside inside[WEFT_NUM_WAYS]; /* by weft_way */
+    bool declares_metrics;
     bool keeps_input; /* in place of its output; what is made again is scratch, inside backward */
     /* Of a shape whose backward comes in two halves, which `operations` tell apart: whether the
      * second one does anything, and the bytes that it finds kept by the first; scratch where parts

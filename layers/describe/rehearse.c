@@ -546,7 +546,9 @@ static weft_status register_layer(weft_rehearsal *r, weft_layer *layer, const pl
     weft_device_get_stats(r->device, &before);
     const size_t cached = weft_device_memory_use(r->device, WEFT_MEMORY_ACTIVATIONS).bytes_now;
     const bool counts = model->sums.own;
+    model->sums.declares = false;
     WEFT_TRY(weft_model_register(model, layer, at->prefix, at->index, -1));
+    out->declares_metrics = model->sums.declares;
     weft_device_get_stats(r->device, &after);
     out->cost.table_bytes = after.pinned_bytes_now - before.pinned_bytes_now;
     out->cost.cache_bytes =

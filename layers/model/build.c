@@ -189,6 +189,7 @@ weft_status weft_build_metric(weft_build *build, const char *name, weft_metric_k
         list->rows[i].kind = kind;
         list->count++;
     }
+    model->sums.declares = true;
     *out = &model->sums.own[i];
     return WEFT_OK;
 }

@@ -485,6 +485,11 @@ weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out)
 
 /* --- the passes' peaks of memory, and the loads there ---------------------------------------- */
 
+static bool grew(const weft_stack *stack)
+{
+    return stack->peak_bytes > stack->first_bytes;
+}
+
 /* The bytes reserved for balanced routing, or the peak of an uneven load if that is more. */
 static void add_stack(const weft_stack *stack, weft_memory_purpose purpose, weft_stack_use *out)
 {
@@ -492,8 +497,8 @@ static void add_stack(const weft_stack *stack, weft_memory_purpose purpose, weft
         return;
     for (int b = 0; b < stack->num_blocks; b++)
         out->blocks_bytes += stack->blocks[b].size;
-    out->grew = out->grew || stack->peak_bytes > stack->first_bytes;
-    out->bytes += stack->peak_bytes > stack->first_bytes ? stack->peak_bytes : stack->first_bytes;
+    out->grew = out->grew || grew(stack);
+    out->bytes += grew(stack) ? stack->peak_bytes : stack->first_bytes;
 }
 
 void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_stack_use *out)
@@ -542,12 +547,12 @@ void weft_model_settle(weft_model *model)
 }
 
 /* Adds a peak; one within the reservation counts at the reserved load. */
-static void add_rows(const weft_model *model, bool grew, const weft_rows *most, weft_rows *sum)
+static void add_rows(const weft_model *model, bool by_load, const weft_rows *most, weft_rows *sum)
 {
     const weft_moe_load *planned = &model->setup.moe.load;
     sum->balanced += most->balanced;
-    sum->rows += grew ? most->rows : most->balanced * (planned->rows > 0 ? planned->rows : 1);
-    sum->sent += grew ? most->sent : most->balanced * (planned->sent > 0 ? planned->sent : 1);
+    sum->rows += by_load ? most->rows : most->balanced * (planned->rows > 0 ? planned->rows : 1);
+    sum->sent += by_load ? most->sent : most->balanced * (planned->sent > 0 ? planned->sent : 1);
 }
 
 static void take_load(const weft_rows *sum, weft_moe_load *out)
@@ -563,37 +568,38 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
     weft_rows kept = {0}, all = {0}, deferred = {0}, again = {0};
     for (int i = 0; i < model->setup.num_passes; i++) {
         const weft_pass *pass = &model->memory.passes[i];
-        const bool grew = pass->held_bytes > pass->stash.first_bytes + pass->host.first_bytes +
-                                                 pass->copies.first_bytes;
-        add_rows(model, grew, &pass->fullest_kept, &kept);
-        add_rows(model, grew, &pass->fullest, &all);
+        add_rows(model, grew(&pass->stash), &pass->fullest_kept, &kept);
+        add_rows(model, grew(&pass->host) || grew(&pass->copies), &pass->fullest, &all);
     }
     for (int i = 0; i < model->memory.num_deferred; i++) {
         const weft_deferred *d = &model->memory.deferred[i];
-        add_rows(model, d->stack.peak_bytes > d->stack.first_bytes, &d->fullest, &deferred);
+        add_rows(model, grew(&d->stack), &d->fullest, &deferred);
     }
     *out = (weft_moe_held_loads){*planned,
                                  *planned,
                                  *planned,
                                  *planned,
                                  {*planned, *planned},
-                                 {*planned, *planned, *planned, *planned}};
+                                 {*planned, *planned, *planned, *planned},
+                                 {-1, -1, -1, -1}};
     take_load(&kept, &out->passes);
     take_load(&all, &out->pinned);
     take_load(&deferred, &out->deferred);
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
         const weft_recomputed *r = &model->memory.recomputed[i];
-        add_rows(model, r->stack.peak_bytes > r->stack.first_bytes, &r->fullest, &again);
+        add_rows(model, grew(&r->stack), &r->fullest, &again);
     }
     take_load(&again, &out->recomputed);
     for (int i = 0; i < model->memory.offload.num_slots; i++)
-        if (model->memory.offload.slots[i].stack.peak_bytes >
-            model->memory.offload.slots[i].stack.first_bytes)
+        if (grew(&model->memory.offload.slots[i].stack))
             take_load(&model->memory.offload.slots[i].fullest, &out->offloaded[i]);
     for (int i = 0; i < WEFT_NUM_SCRATCH_USES; i++) {
-        const weft_stack *scratch =
-            i == WEFT_SCRATCH_FORWARD ? &model->memory.scratch : &model->memory.backward_scratch;
-        if (scratch->peak_bytes > scratch->first_bytes && model->memory.scratch_load[i].rows > 0)
-            out->scratch[i] = model->memory.scratch_load[i];
+        const weft_stack *scratch = i == WEFT_SCRATCH_FORWARD || !model->setup.pairs
+                                        ? &model->memory.scratch
+                                        : &model->memory.backward_scratch;
+        if (!grew(scratch) || !(model->memory.scratch_load[i].rows > 0))
+            continue;
+        out->scratch[i] = model->memory.scratch_load[i];
+        out->scratch_layer[i] = model->memory.scratch_layer[i];
     }
 }

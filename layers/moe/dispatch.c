@@ -614,8 +614,8 @@ static weft_status plan_parts(const planning *p)
             part->offsets[e] = e <= first ? 0
                                : e >= end ? (int64_t)part->num_rows
                                           : (int64_t)part->num_rows * (e - first) / (end - first);
-        const size_t less = part->num_sent < part->num_rows ? part->num_sent : part->num_rows;
-        const size_t own = less / (p->by_peers ? p->group : p->ep);
+        const size_t even = part->num_rows / (p->by_peers ? p->group : p->ep);
+        const size_t own = even < part->num_sent ? even : part->num_sent;
         deal_out(p, p->by_peers ? group_of_part(p, p->rank, i) : 0, part->num_sent, own,
                  part->send_bytes);
         deal_out(p, p->by_peers ? group_behind(p, i) : 0, part->num_rows, own, part->recv_bytes);

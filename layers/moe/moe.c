@@ -346,17 +346,19 @@ static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_stat
     const double balanced = balanced_rows(m, pass);
     const double part = balanced / state->cut.num_parts;
     const weft_stack *stack = weft_pass_scratch_stack(pass);
-    const weft_scratch_use use = stack != &model->memory.backward_scratch ? WEFT_SCRATCH_FORWARD
-                                 : !pass->leaves                          ? WEFT_SCRATCH_BACKWARD
+    const weft_scratch_use use = !pass->backward ? WEFT_SCRATCH_FORWARD
+                                 : !pass->leaves ? WEFT_SCRATCH_BACKWARD
                                  : stack->peak_bytes > model->memory.left_peak_bytes
                                      ? WEFT_SCRATCH_LEAVING
                                      : WEFT_SCRATCH_LEFT;
-    if (stack->peak_bytes > before)
-        model->memory.scratch_load[use] =
-            (weft_moe_load){.rows = (double)state->cut.num_rows / balanced,
-                            .sent = (double)state->cut.num_sent / balanced,
-                            .part_rows = (double)state->cut.max_rows / part,
-                            .part_sent = (double)state->cut.max_sent / part};
+    if (stack->peak_bytes <= before)
+        return;
+    model->memory.scratch_layer[use] = pass->listed;
+    model->memory.scratch_load[use] =
+        (weft_moe_load){.rows = (double)state->cut.num_rows / balanced,
+                        .sent = (double)state->cut.num_sent / balanced,
+                        .part_rows = (double)state->cut.max_rows / part,
+                        .part_sent = (double)state->cut.max_sent / part};
 }
 
 static bool makes_again(const weft_model *model, bool backward)

@@ -202,15 +202,15 @@ static uint64_t scratch_of(const weft_layer_cost *cost, bool backward)
     return is_listed ? s->own[backward] + s->child[backward] : cost->scratch_bytes;
 }
 
-/* The layers' scratch in sequence, of forwards and of backwards. */
-static void most_scratch(const weft_outline *outline, int rank, uint64_t most[2])
+/* The layers' scratch in sequence, of forwards and of backwards; only: of this layer, or -1. */
+static void most_scratch(const weft_outline *outline, int rank, int only, uint64_t most[2])
 {
     int first, end;
     most[0] = most[1] = 0;
     for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);
         for (int l = first; l < end; l++)
-            for (int backward = 0; backward < 2; backward++) {
+            for (int backward = 0; backward < 2 && (only < 0 || l == only); backward++) {
                 most[backward] = larger(most[backward],
                                         scratch_of(&outline->layers[l].description.cost, backward));
             }
@@ -245,11 +245,24 @@ static uint64_t leaving_scratch(const weft_outline *outline, int rank, weft_scra
 uint64_t weft_footprint_scratch(const weft_outline *outline, int rank, weft_scratch_use use)
 {
     uint64_t most[2];
-    most_scratch(outline, rank, most);
+    most_scratch(outline, rank, -1, most);
     return use == WEFT_SCRATCH_FORWARD    ? forward_scratch(outline, most)
            : use != WEFT_SCRATCH_BACKWARD ? leaving_scratch(outline, rank, use)
            : outline->pairs               ? most[1]
                                           : 0;
+}
+
+uint64_t weft_footprint_scratch_of(const weft_outline *outline, int rank, weft_scratch_use use,
+                                   int layer)
+{
+    const int other = use == WEFT_SCRATCH_FORWARD;
+    uint64_t most[2];
+    if (layer < 0 || use > WEFT_SCRATCH_BACKWARD)
+        return weft_footprint_scratch(outline, rank, use);
+    most_scratch(outline, rank, layer, most);
+    most[other] = 0;
+    return outline->pairs && use == WEFT_SCRATCH_BACKWARD ? most[1]
+                                                          : forward_scratch(outline, most);
 }
 
 uint64_t weft_footprint_backward_scratch(const weft_outline *outline, int rank)
@@ -444,18 +457,22 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
     }
 }
 
-/* What layers of the rank keep as long as they live, in pinned memory and in the cache. */
+/* What layers of the rank keep as long as they live, in pinned memory and in the cache; and the
+ * step's metrics, with their own where some declares any. */
 static void add_kept_by_layers(const weft_outline *outline, int rank, weft_footprint *out)
 {
-    uint64_t cached = 0;
+    uint64_t cached = 0, metrics = sizeof(weft_metrics);
     int first, end;
     for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);
         for (int l = first; l < end; l++) {
             out->bytes[WEFT_MEMORY_PINNED] += outline->layers[l].description.cost.table_bytes;
             cached += outline->layers[l].description.cost.cache_bytes;
+            if (outline->layers[l].description.declares_metrics)
+                metrics = sizeof(weft_metrics) + WEFT_MAX_METRICS * sizeof(weft_metric);
         }
     }
+    out->bytes[WEFT_MEMORY_PINNED] += (weft_outline_repeats(outline) ? 2 : 1) * metrics;
     if (cached > 0)
         add_module(out, "cache", cached);
 }
@@ -501,10 +518,6 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
     if (shape->cp > 1)
         out->bytes[WEFT_MEMORY_PINNED] +=
             (s->deals ? num_batches : 1) * sizeof(int32_t) * weft_shape_local_seq(shape);
-    out->bytes[WEFT_MEMORY_PINNED] +=
-        (weft_outline_repeats(outline) ? 2 : 1) *
-        (sizeof(weft_metrics) +
-         (outline->metrics.count > 0 ? WEFT_MAX_METRICS : 0) * sizeof(weft_metric));
     for (int p = 0; p < WEFT_MEMORY_STAGING; p++)
         out->device_bytes += out->bytes[p];
 }

@@ -61,6 +61,10 @@ uint64_t weft_footprint_all_deferred(const weft_outline *outline, int rank,
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
 /* Scratch that a use takes at most. */
 uint64_t weft_footprint_scratch(const weft_outline *outline, int rank, weft_scratch_use use);
+/* Likewise of one layer, with what lies below it; layer -1: of all layers and, but for pairs, both
+ * ways. */
+uint64_t weft_footprint_scratch_of(const weft_outline *outline, int rank, weft_scratch_use use,
+                                   int layer);
 /* Of all uses of backwards, which share it. */
 uint64_t weft_footprint_backward_scratch(const weft_outline *outline, int rank);
 /* "weights 1.2 MB, gradients ...", without purposes of 0 bytes. */

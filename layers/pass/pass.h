@@ -83,7 +83,7 @@ struct weft_pass {
     bool defers;             /* a layer's first half is being enqueued */
     bool leaves;             /* likewise, or a second, of a whole backward in a pair: the memory of
                                 gradients is that of both */
-    int listed;              /* likewise: the layer of the list */
+    int listed;              /* the layer of the list that is being enqueued */
     weft_stack stash, host;
     /* What layers offload, apart from `host`: layers write there while the lanes still copy what
      * the pass before offloaded, perhaps another chunk's. */
@@ -175,6 +175,7 @@ typedef struct weft_model_memory {
     weft_stack backward_scratch; /* with pairs backwards' own */
     /* Of the MoE layer that took most scratch; the most of backwards' while something left ran. */
     weft_moe_load scratch_load[WEFT_NUM_SCRATCH_USES];
+    int scratch_layer[WEFT_NUM_SCRATCH_USES]; /* of the list */
     size_t left_peak_bytes;
     weft_rings rings;
     weft_offload_rings offload;
@@ -185,6 +186,7 @@ typedef struct weft_model_sums {
     weft_metrics *metrics;  /* recomputation's metrics */
     weft_metric_list list;  /* of all stages */
     weft_metric *own;       /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
+    bool declares;          /* while a layer is registered: it has declared some */
     weft_metric *saved;     /* pinned: own before a recomputation */
     double *expert_choices; /* weft_model_expert_choices; NULL: not counted */
     weft_loads loads;       /* loads of this step's MoE layers, in the order of their runs */

@@ -159,6 +159,7 @@ static weft_status begin_layer(weft_pass_strand *s, const weft_task *task)
     const int x = weft_task_slot(task, WEFT_OPERAND_X);
     const int stash = weft_task_slot(task, WEFT_OPERAND_STASH);
     const bool inside = x >= 0 && s->program->slots[x].holds == WEFT_SLOT_RECOMPUTED_LAYER;
+    pass->listed = task->layer;
     pass->shares_stash = s->program->slots[stash].holds == WEFT_SLOT_RECOMPUTED;
     if (pass->shares_stash && !inside)
         weft_pass_empty_recomputed(pass);

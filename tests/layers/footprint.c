@@ -33,6 +33,12 @@
     "\"num_attention_heads\": 4, \"seq_length\": 48, \"vocab_size\": 32, \"num_layers\": 4, "      \
     "\"init_method_std\": 0.2"
 
+/* Dense layers take more than the mixture's under balanced routing, and less than under its own. */
+#define THIRD_ROUTED                                                                               \
+    "\"hidden_size\": 32, \"ffn_hidden_size\": 256, \"moe_ffn_hidden_size\": 60, "                 \
+    "\"num_attention_heads\": 4, \"seq_length\": 48, \"vocab_size\": 32, \"num_layers\": 4, "      \
+    "\"moe_layer_freq\": [0, 0, 1, 0], \"init_method_std\": 0.2" ROUTED
+
 #define WIDER                                                                                      \
     "\"hidden_size\": 64, \"ffn_hidden_size\": 256, \"num_attention_heads\": 4, "                  \
     "\"seq_length\": 8, \"vocab_size\": 256, \"num_layers\": 12, "                                 \
@@ -108,6 +114,9 @@ static const struct {
     {GPT2, "pp=4", SCHEDULE("interleaved") LAYOUT(4, "E|t|t||t|t|t|L"), NULL},
     {GPT2, "pp=2,dp=2", SCHEDULE("zb_h1") LAYOUT(2, "Et|ttt|t|L"), NULL},
     {LLAMA, "pp=4", SCHEDULE("zbv") LAYOUT(4, "E|t|t||t|t||L"), NULL},
+    {LLAMA MOE ", \"mtp_num_layers\": 1", "pp=2,dp=2,binding=dp,ep=2", SCHEDULE("1f1b"), NULL},
+    {LLAMA MOE ", \"mtp_num_layers\": 1", "pp=2,tp=2,binding=tp", SCHEDULE("1f1b"),
+     AGAIN("uniform", 1)},
     {GPT2, "pp=2,vp=2,tp=2", SCHEDULE("v_half"), OUT("\"block\"")},
     {GPT2 MOE DENSE_FIRST, "pp=2,vp=2,dp=2,binding=dp,ep=2", SCHEDULE("dualpipev"), NULL},
     {GPT2 MOE DENSE_FIRST, "pp=2,vp=2,dp=2,binding=dp,ep=2", PAIRS, NULL},
@@ -288,8 +297,8 @@ static void check_routed(const char *mesh, int global_batch, weft_comm *world)
 
 /* With real routing: the bytes that were taken are those planned at the loads that came, within 1
  * %. Here experts are most of a layer, so that a wrong load shows. */
-static void check_unbalanced(const char *mesh, const char *parallel, const char *train, bool bf16,
-                             bool every_second, weft_comm *world)
+static void check_unbalanced(const char *model, const char *mesh, const char *parallel,
+                             const char *train, bool bf16, weft_comm *world)
 {
     training t;
     weft_step_result result;
@@ -297,7 +306,7 @@ static void check_unbalanced(const char *mesh, const char *parallel, const char 
     double grown = 0;
     training_start(&t,
                    &(training_case){.name = "real routing",
-                                    .model = every_second ? WIDE ROUTED EVERY_SECOND : WIDE ROUTED,
+                                    .model = model,
                                     .mesh = mesh,
                                     .global_batch = 8,
                                     .bf16 = bf16,
@@ -471,58 +480,74 @@ int main(int argc, char **argv)
     for (int zero = 0; zero < 4; zero++)
         for (int split = 0; split < 2; split++)
             check_bytes(split, zero, world);
-    enum { SECONDS = 1 /* every second layer is a mixture */, NIGHTLY };
+    enum {
+        ALL,
+        SECONDS /* every second layer is a mixture */,
+        THIRD /* the third */,
+        HEAD /* the head's, too */,
+        NIGHTLY
+    };
+    static const char *const routed[] = {
+        WIDE ROUTED, WIDE ROUTED EVERY_SECOND, THIRD_ROUTED,
+        WIDE ROUTED ", \"mtp_num_layers\": 1, \"position_embedding_type\": \"rope\"", WIDE ROUTED};
     static const struct {
         const char *mesh, *parallel, *train;
         int kind;
     } unbalanced[] = {
-        {"tp=4,binding=tp", "\"moe_num_partitions\": 1", NULL, 0},
+        {"tp=4,binding=tp", "\"moe_num_partitions\": 1", NULL, ALL},
         {"tp=2,dp=2,binding=tp,sp=1", "\"moe_num_partitions\": 1", NULL, NIGHTLY},
-        {"tp=2,pp=2,binding=tp", "\"moe_num_partitions\": 1", NULL, 0},
-        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", NULL, 0},
-        {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2", NULL, 0},
+        {"tp=2,pp=2,binding=tp", "\"moe_num_partitions\": 1", NULL, ALL},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", NULL, ALL},
+        {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2", NULL, ALL},
         {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 4, \"moe_memory_reuse\": \"s1\"", NULL,
-         0},
+         ALL},
         {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 3, \"moe_memory_reuse\": \"s2\"", NULL,
          NIGHTLY},
         {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"s3\"", NULL,
-         0},
+         ALL},
         {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 4, \"moe_memory_reuse\": \"s4\"", NULL,
-         0},
+         ALL},
         {"dp=2,pp=2,binding=dp,ep=2", "\"moe_num_partitions\": 1", NULL, NIGHTLY},
         {"dp=2,pp=2,binding=dp,ep=2", "\"moe_num_partitions\": 2, \"pipeline_schedule\": \"gpipe\"",
          NULL, 0},
         {"tp=2,dp=2,binding=dp,ep=2,etp=2", "\"moe_num_partitions\": 1", NULL, NIGHTLY},
-        {"tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", "\"moe_num_partitions\": 2", NULL, 0},
-        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", AGAIN("uniform", 2), 0},
+        {"tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", "\"moe_num_partitions\": 2", NULL, ALL},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", AGAIN("uniform", 2), ALL},
         {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", AGAIN("uniform", 4), NIGHTLY},
-        {"tp=2,pp=2,binding=tp", "\"moe_num_partitions\": 1", AGAIN("uniform", 2), 0},
+        {"tp=2,pp=2,binding=tp", "\"moe_num_partitions\": 1", AGAIN("uniform", 2), ALL},
         {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2", AGAIN("block", 2), NIGHTLY},
-        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", MODULES("\"moe\""), 0},
-        {"cp=2,dp=2,binding=dp,ep=4", "\"moe_num_partitions\": 1", AGAIN("uniform", 2), 0},
+        {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", MODULES("\"moe\""), ALL},
+        {"cp=2,dp=2,binding=dp,ep=4", "\"moe_num_partitions\": 1", AGAIN("uniform", 2), ALL},
         {"cp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", OUT("\"block\""), SECONDS},
         {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", OUT("\"moe\""), SECONDS},
         {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", OUT("\"moe\""), NIGHTLY},
-        {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2", OUT("\"block\""), 0},
+        {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2", OUT("\"block\""), ALL},
         {"dp=2,pp=2,binding=dp,ep=2", "\"moe_num_partitions\": 1", OUT("\"moe\""), NIGHTLY},
-        {"dp=4,binding=dp,ep=4", PAIRS, NULL, 0},
-        {"dp=2,pp=2,binding=dp,ep=2", PAIRS, NULL, 0},
-        {"dp=2,pp=2,binding=dp,ep=2,schedule=zb_h1", PAIRS, NULL, 0},
-        {"dp=4,binding=dp,ep=4", PAIRS ", \"moe_num_partitions\": 3", NULL, 0},
+        {"dp=4,binding=dp,ep=4", PAIRS, NULL, ALL},
+        {"dp=2,pp=2,binding=dp,ep=2", PAIRS, NULL, ALL},
+        {"dp=2,pp=2,binding=dp,ep=2,schedule=zb_h1", PAIRS, NULL, ALL},
+        {"dp=4,binding=dp,ep=4", PAIRS ", \"moe_num_partitions\": 3", NULL, ALL},
         {"dp=4,binding=dp,ep=2", PAIRS ", \"moe_num_partitions\": 2, \"moe_memory_reuse\": \"s4\"",
          NULL, 0},
-        {"dp=4,binding=dp,ep=2,zero=3", PAIRS, AGAIN("uniform", 2), 0},
-        {"dp=4,binding=dp,ep=4", PAIRS, MODULES("\"moe\""), 0},
+        {"dp=4,binding=dp,ep=2,zero=3", PAIRS, AGAIN("uniform", 2), ALL},
+        {"dp=4,binding=dp,ep=4", PAIRS, MODULES("\"moe\""), ALL},
         {"dp=4,binding=dp,ep=2", BY_EXPERTS, NULL, NIGHTLY},
-        {"dp=4,binding=dp,ep=2", BY_EXPERTS ", \"moe_memory_reuse\": \"s1\"", NULL, 0},
-        {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, NULL, 0},
-        {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, MODULES("\"moe\""), 0},
-        {SHARDED, FORM("o1_paper", 1) ", \"moe_num_partitions\": 1", NULL, 0},
+        {"dp=4,binding=dp,ep=2", BY_EXPERTS ", \"moe_memory_reuse\": \"s1\"", NULL, ALL},
+        {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, NULL, ALL},
+        {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, MODULES("\"moe\""), ALL},
+        /* Slots made for dense chunks serve the mixture's, too. */
+        {"pp=2,dp=2,binding=dp,ep=2", SCHEDULE("interleaved") LAYOUT(2, "Et|t|t|tL"), NULL, THIRD},
+        {"pp=2,dp=2,binding=dp,ep=2", PAIRS ", " SCHEDULE("interleaved") LAYOUT(2, "Et|t|t|tL"),
+         NULL, THIRD},
+        {"dp=4,binding=dp,ep=4", BY_EXPERTS BEYOND, NULL, HEAD},
+        {"dp=4,binding=dp,ep=2", PAIRS, NULL, HEAD},
+        {"tp=4,binding=tp", "\"moe_num_partitions\": 1", NULL, HEAD},
+        {SHARDED, FORM("o1_paper", 1) ", \"moe_num_partitions\": 1", NULL, ALL},
     };
     for (size_t i = 0; i < sizeof unbalanced / sizeof *unbalanced; i++)
         if (all || unbalanced[i].kind != NIGHTLY)
-            check_unbalanced(unbalanced[i].mesh, unbalanced[i].parallel, unbalanced[i].train, i % 2,
-                             unbalanced[i].kind == SECONDS, world);
+            check_unbalanced(routed[unbalanced[i].kind], unbalanced[i].mesh, unbalanced[i].parallel,
+                             unbalanced[i].train, i % 2, world);
     check_routed("tp=4,binding=tp", 1, world);
     check_routed("dp=4,binding=dp,ep=4", 4, world);
     check_routed("dp=4,binding=dp,ep=2", 4, world);
