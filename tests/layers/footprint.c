@@ -539,7 +539,7 @@ int main(int argc, char **argv)
         {"pp=2,dp=2,binding=dp,ep=2", SCHEDULE("interleaved") LAYOUT(2, "Et|t|t|tL"), NULL, THIRD},
         {"pp=2,dp=2,binding=dp,ep=2", PAIRS ", " SCHEDULE("interleaved") LAYOUT(2, "Et|t|t|tL"),
          NULL, THIRD},
-        {"dp=4,binding=dp,ep=4", BY_EXPERTS BEYOND, NULL, HEAD},
+        {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, NULL, HEAD},
         {"dp=4,binding=dp,ep=2", PAIRS, NULL, HEAD},
         {"tp=4,binding=tp", "\"moe_num_partitions\": 1", NULL, HEAD},
         {SHARDED, FORM("o1_paper", 1) ", \"moe_num_partitions\": 1", NULL, ALL},
