@@ -54,6 +54,7 @@ static void make(attention *a, const weft_cluster *cluster, int cp, weft_context
                                            .tensor_model_parallel_size = 1,
                                            .pipeline_model_parallel_size = 1};
     const weft_model_options model = {.struct_bytes = sizeof model,
+                                      .num_layers = 1,
                                       .num_attention_heads = HEADS,
                                       .num_query_groups = HEADS,
                                       .kv_channels = HEAD_DIM,

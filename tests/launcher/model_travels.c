@@ -135,8 +135,8 @@ static void sizes_are_written_as_transformers_does(void)
     expect_form("kept", "\"BF16\"", 5);
     expect_form("whole", "\"BF16\"", 1);
     expect_same("whole/config.json", "kept/config.json");
-    CHILD_REFUSED(2, "expected an integer of 1 to 1PB, also with ", "export", "mine",
-                  "--out", "odd", "--max-shard-size", "5GBs");
+    CHILD_REFUSED(2, "expected an integer of 1 to 1PB, also with ", "export", "mine", "--out",
+                  "odd", "--max-shard-size", "5GBs");
     CHILD_REFUSED(2, "0 is out of range: 1 to 1PB\n", "export", "mine", "--out", "odd",
                   "--max-shard-size", "0");
     CHILD_REFUSED(2, "mine: a folder, where a tokenizer.json belongs: mine/tokenizer.json",

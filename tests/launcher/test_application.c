@@ -123,7 +123,7 @@ CASE(test_own_data)
 
 CASE(test_metric_keys)
 {
-    weft_metric_list list = {.count = 1, .rows = {{"accuracy", WEFT_METRIC_MEAN}}};
+    weft_metric_list list = {.count = 1, .rows = {{"accuracy", WEFT_METRIC_MEAN, 0}}};
     assert_int_equal(weft_progress_check_metrics(&list), WEFT_OK);
     strcpy(list.rows[0].name, "grad_norm");
     expect_status(weft_progress_check_metrics(&list), WEFT_CONFIG,
